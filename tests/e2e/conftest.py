@@ -1,9 +1,10 @@
-"""Pairs for all end-to-end tests that leave them as they found them: one on real weights, one on tiny ones."""
+"""Pairs for all end-to-end tests that leave them as they found them: one on real weights, others on tiny ones."""
 
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 import structlog
 from sentence_transformers import SentenceTransformer
@@ -12,11 +13,11 @@ from harness.member import ServiceProcess
 from harness.stack import Stack, stack
 from support.environments import built_wheel
 from support.forked import SHARED, Nursery
+from support.http_calls import APIS
 from support.random_models import random_model
 from support.references import Calls, mini_lm_path
 
 LOGGED = {"log-level": "debug"}
-APIS = {"http-listen": "127.0.0.1:0"}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -46,15 +47,49 @@ def calls(pair: Stack) -> Calls:
 @pytest.fixture(scope="session")
 async def tiny(nursery: Nursery) -> AsyncIterator[Stack]:
     """Dense and token vectors of tiny weights, 640 tokens."""
-    async with stack(random_model("tiny-bert")) as running:
+    async with stack(random_model("tiny-bert"), frontend=APIS) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+async def bge(nursery: Nursery) -> AsyncIterator[Stack]:
+    """Dense, sparse and token vectors of one pass."""
+    async with stack(random_model("tiny-bge-m3"), frontend=APIS) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+async def splade(nursery: Nursery) -> AsyncIterator[Stack]:
+    """Sparse vectors."""
+    async with stack(random_model("tiny-splade")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+async def colbert(nursery: Nursery) -> AsyncIterator[Stack]:
+    """Token vectors alone."""
+    async with stack(random_model("tiny-colbert"), frontend=APIS) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 async def cross(nursery: Nursery) -> AsyncIterator[Stack]:
     """A score of two texts."""
-    async with stack(random_model("tiny-cross-encoder")) as running:
+    async with stack(random_model("tiny-cross-encoder"), frontend=APIS) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+async def classifier(nursery: Nursery) -> AsyncIterator[Stack]:
+    """Three labels."""
+    async with stack(random_model("tiny-classifier"), frontend=APIS) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
 
 
 @pytest.fixture(scope="session")

@@ -55,7 +55,6 @@ async def test_a_request_names_the_adapter(pair: Stack, folders: dict[str, Path]
 
 
 async def test_adapters_are_listed_with_cards_of_their_own(pair: Stack) -> None:
-    """By ListModels, GetModel and /v1/models."""
     calls = Calls(pair.channel)
     cards = (await calls.model.ListModels(model_pb2.ListModelsRequest())).cards
     assert [card.id for card in cards] == [*NAMES]
@@ -73,7 +72,6 @@ async def test_adapters_are_listed_with_cards_of_their_own(pair: Stack) -> None:
 
 @pytest.mark.usefixtures("logs_as_they_were")
 def test_the_engine_has_them_too(folders: dict[str, Path]) -> None:
-    """By the same names."""
     with Engine(folders["base"], adapter=[f"one={folders['one']}"]) as engine:
         rows = engine.embed(TEXTS, model="one")
         assert np.abs(rows - peft_rows(folders["one"], folders["base"], TEXTS)).max() < 1e-5

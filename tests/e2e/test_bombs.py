@@ -146,7 +146,6 @@ async def sender(pair: Stack, method: str) -> AsyncIterator[Callable[..., Any]]:
 
 @pytest.mark.parametrize("count", [4, pytest.param(128, marks=pytest.mark.slow)])
 async def test_compressed_messages_are_not_unpacked(pair: Stack, count: int) -> None:
-    """60 MiB of zeros in 59 KB each."""
     zeros = bytes(60 * MEBIBYTE)
 
     async def bomb() -> None:
@@ -158,7 +157,6 @@ async def test_compressed_messages_are_not_unpacked(pair: Stack, count: int) -> 
 
 
 async def test_fifteen_mebibytes_of_ids_to_detokenize(pair: Stack) -> None:
-    """Refused by their number before they are listed."""
     size = 15 * MEBIBYTE
     ids = b"\n" + _varint(size) + b"\1" * size
     message = b"\n" + _varint(len(ids)) + ids

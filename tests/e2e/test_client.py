@@ -1,4 +1,7 @@
-"""The Python client against real services: what the stubs give, by every method, whole or in parts."""
+"""The Python client against real services: what the stubs give, by every method, whole or in parts.
+
+`Client` is `AsyncClient` on a loop in a thread, so one of them shows both.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -8,28 +11,14 @@ import numpy as np
 import pytest
 
 from harness.stack import Stack, stack
-from selvage import errors
+from selvage import Client, errors
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
 from selvage.v1 import vectors_pb2 as v
-from support.fake_frontend import KINDS, Asked, connected
 from support.random_models import random_model
 from support.references import Calls, dense, multi_vectors, near, packed, sparse_rows
 
 TEXTS = [f"w{number} w{number * 7 % 90} " * (1 + number % 9) for number in range(1100)]
 FEW = TEXTS[:40]
-
-
-@pytest.fixture(scope="module")
-async def every_output() -> AsyncIterator[Stack]:
-    """Dense, sparse and token vectors of one pass."""
-    async with stack(random_model("tiny-bge-m3")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-async def classifier() -> AsyncIterator[Stack]:
-    async with stack(random_model("tiny-classifier")) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -39,23 +28,17 @@ async def one_at_a_time() -> AsyncIterator[Stack]:
         yield running
 
 
-@pytest.fixture(params=KINDS)
-async def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+async def in_thread(client: Client, name: str, *arguments: Any, **options: Any) -> Any:
+    """A client that blocks would hold up the fixtures' event loop."""
+    found = await asyncio.to_thread(getattr(client, name), *arguments, **options)
+    return await asyncio.to_thread(list, found) if name == "embed_stream" else found
 
 
-async def in_thread(client: Asked, name: str, *arguments: Any, **options: Any) -> Any:
-    """Of either client. A client that blocks would hold up the fixtures' event loop."""
-    if hasattr(client.client, "__aenter__"):
-        return await getattr(client, name)(*arguments, **options)
-    return await asyncio.to_thread(lambda: asyncio.run(getattr(client, name)(*arguments, **options)))
-
-
-async def test_dense_vectors(tiny: Stack, kind: str) -> None:
+async def test_dense_vectors(tiny: Stack) -> None:
     """In every data type, in parts and whole; the rows of one call within what batches differ by."""
     calls = Calls(tiny.channel)
     expected = dense(await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=TEXTS)))
-    async with connected(kind, tiny.frontends[0].address) as client:
+    with Client(tiny.frontends[0].address) as client:
         found = await in_thread(client, "embed", TEXTS)
         assert found.flags.writeable
         near(found, expected, 1e-6)
@@ -73,15 +56,15 @@ async def test_dense_vectors(tiny: Stack, kind: str) -> None:
         near(await in_thread(client, "embed", [each.ids for each in tokens]), expected[: len(FEW)], 1e-6)
 
 
-async def test_sparse_and_token_vectors(every_output: Stack, kind: str) -> None:
+async def test_sparse_and_token_vectors(bge: Stack) -> None:
     """As dicts, as a matrix of scipy, as arrays; all of one pass, and each alone."""
-    calls = Calls(every_output.channel)
+    calls = Calls(bge.channel)
     kinds = [v.OUTPUT_KIND_DENSE, v.OUTPUT_KIND_SPARSE, v.OUTPUT_KIND_MULTI_VECTOR]
     request = embedding_pb2.EmbedRequest(texts=TEXTS, outputs=kinds, return_token_ids=True)
     response = await calls.embedding.Embed(request)
     vocabulary = (await calls.model.GetModel(model_pb2.GetModelRequest())).card.vocabulary_size
     expected = sparse_rows(response, vocabulary)
-    async with connected(kind, every_output.frontends[0].address) as client:
+    with Client(bge.frontends[0].address) as client:
         outputs = ["dense", "sparse", "multi_vector"]
         found = await in_thread(client, "embed", TEXTS, output=outputs, sparse_format="csr", return_token_ids=True)
         near(found.dense, dense(response), 1e-6)
@@ -100,11 +83,10 @@ async def test_sparse_and_token_vectors(every_output: Stack, kind: str) -> None:
         assert sum(map(len, pooled)) < 0.8 * sum(map(len, whole))
 
 
-async def test_rankings(every_output: Stack, kind: str) -> None:
-    """By every method; in parts and whole."""
-    calls = Calls(every_output.channel)
+async def test_rankings(bge: Stack) -> None:
+    calls = Calls(bge.channel)
     methods = {"dense": 3, "sparse": 4, "late_interaction": 2, "hybrid": 5}
-    async with connected(kind, every_output.frontends[0].address) as client:
+    with Client(bge.frontends[0].address) as client:
         for method, number in methods.items():
             request = ranking_pb2.RerankRequest(query=TEXTS[3], documents=TEXTS, method=number, top_n=20)
             response = await calls.ranking.Rerank(request)
@@ -135,10 +117,10 @@ async def test_rankings(every_output: Stack, kind: str) -> None:
         ]
 
 
-async def test_max_sim(every_output: Stack, kind: str) -> None:
+async def test_max_sim(bge: Stack) -> None:
     """Of arrays and of texts, as a matrix and as pairs."""
-    calls = Calls(every_output.channel)
-    async with connected(kind, every_output.frontends[0].address) as client:
+    calls = Calls(bge.channel)
+    with Client(bge.frontends[0].address) as client:
         rows = await in_thread(client, "embed", FEW, output="multi_vector")
         vectors = v.MultiVectors(dimensions=rows[0].shape[1], lengths=[len(each) for each in rows], data=packed(rows))
         response = await calls.ranking.MaxSim(ranking_pb2.MaxSimRequest(queries=vectors, documents=vectors))
@@ -152,12 +134,11 @@ async def test_max_sim(every_output: Stack, kind: str) -> None:
             await in_thread(client, "max_sim", [np.ones((1, 3))], rows)
 
 
-async def test_classes(classifier: Stack, kind: str) -> None:
-    """Of texts, of pairs, of one text."""
+async def test_classes(classifier: Stack) -> None:
     calls = Calls(classifier.channel)
     response = await calls.classification.Classify(classification_pb2.ClassifyRequest(texts=TEXTS))
     expected = np.reshape(response.scores, (len(TEXTS), -1))
-    async with connected(kind, classifier.frontends[0].address) as client:
+    with Client(classifier.frontends[0].address) as client:
         found = await in_thread(client, "classify", TEXTS)
         near(found.scores, expected, 1e-5)
         assert found.labels == tuple(response.labels)
@@ -171,11 +152,11 @@ async def test_classes(classifier: Stack, kind: str) -> None:
             await in_thread(client, "classify_tokens", FEW)
 
 
-async def test_tokens_and_cards(tiny: Stack, kind: str) -> None:
+async def test_tokens_and_cards(tiny: Stack) -> None:
     """What the model sees, back to text, and what the model is."""
     calls = Calls(tiny.channel)
     response = await calls.model.Tokenize(model_pb2.TokenizeRequest(texts=FEW))
-    async with connected(kind, tiny.frontends[0].address) as client:
+    with Client(tiny.frontends[0].address) as client:
         found = await in_thread(client, "tokenize", FEW)
         for ours, theirs in zip(found, response.texts, strict=True):
             assert (ours.ids.tolist(), list(ours.tokens)) == (list(theirs.ids), list(theirs.tokens))
@@ -191,10 +172,10 @@ async def test_tokens_and_cards(tiny: Stack, kind: str) -> None:
         assert (raised.value.field, raised.value.code.name) == ("model", "NOT_FOUND")
 
 
-async def test_errors_name_the_field(tiny: Stack, kind: str) -> None:
+async def test_errors_name_the_field(tiny: Stack) -> None:
     """By its place in all texts, with the service's words."""
     long = [*TEXTS[:700], " ".join(f"w{each}" for each in range(1100)), *TEXTS[:100]]
-    async with connected(kind, tiny.frontends[0].address) as client:
+    with Client(tiny.frontends[0].address) as client:
         with pytest.raises(errors.InputTooLong, match=r"texts\[700\] has 1343 tokens") as raised:
             await in_thread(client, "embed", long)
         assert (raised.value.reason, raised.value.field) == ("INPUT_TOO_LONG", "texts[700]")
@@ -209,29 +190,29 @@ async def test_errors_name_the_field(tiny: Stack, kind: str) -> None:
             await in_thread(client, "embed", TEXTS * 20, timeout=0.05)
 
 
-async def test_streams(every_output: Stack, kind: str) -> None:
+async def test_streams(bge: Stack) -> None:
     """The rows of Embed, in the order of the texts, while the frontend is the same and when it is another."""
-    calls = Calls(every_output.channel)
+    calls = Calls(bge.channel)
     expected = dense(await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=TEXTS)))
-    async with connected(kind, every_output.frontends[0].address) as client:
-        near(np.stack(await in_thread(client, "stream", iter(TEXTS), batch_size=20)), expected, 1e-6)
+    with Client(bge.frontends[0].address) as client:
+        near(np.stack(await in_thread(client, "embed_stream", iter(TEXTS), batch_size=20)), expected, 1e-6)
         whole = await in_thread(client, "embed", FEW, output="sparse")
-        for ours, theirs in zip(await in_thread(client, "stream", FEW, output="sparse"), whole, strict=True):
+        for ours, theirs in zip(await in_thread(client, "embed_stream", FEW, output="sparse"), whole, strict=True):
             assert list(ours) == list(theirs)
 
 
-async def test_overload_is_waited_for(one_at_a_time: Stack, kind: str) -> None:
+async def test_overload_is_waited_for(one_at_a_time: Stack) -> None:
     """A frontend that takes one request at a time refuses the others with a wait, and all come through."""
     address = one_at_a_time.frontends[0].address
-    async with connected(kind, address, retries=0) as client:
+    with Client(address, retries=0) as client:
         with pytest.raises(errors.Overloaded) as raised:
             await in_thread(client, "embed", TEXTS)
         assert raised.value.retry_after is not None
-    async with connected(kind, address, retries=50) as client:
+    with Client(address, retries=50) as client:
         assert (await in_thread(client, "embed", TEXTS)).shape[0] == len(TEXTS)
 
 
-async def test_a_stream_outlives_its_frontend(kind: str) -> None:
+async def test_a_stream_outlives_its_frontend() -> None:
     """Of two behind one name one drains: what it has not answered is sent to the other, and nothing is lost."""
     async with stack(random_model("tiny-bert"), frontends=2) as pair:
         calls = Calls(pair.channels[1])
@@ -245,20 +226,17 @@ async def test_a_stream_outlives_its_frontend(kind: str) -> None:
                     drained.append(asyncio.run_coroutine_threadsafe(pair.frontends[0].stop(), loop))
                 yield each
 
-        async with connected(kind, target) as client:
-            found = await in_thread(client, "stream", texts(), batch_size=10)
+        with Client(target) as client:
+            found = await in_thread(client, "embed_stream", texts(), batch_size=10)
         near(np.stack(found), expected, 1e-6)
         assert await asyncio.wrap_future(drained[0]) == 0
 
 
-async def test_other_ports_of_a_pair_are_told(pair: Stack, kind: str) -> None:
+async def test_other_ports_of_a_pair_are_told(pair: Stack) -> None:
     """Those that a first user finds beside the right one: a frontend's for HTTP, and a worker's."""
     told = []
     for address in (pair.frontends[0].http_address, pair.worker.address):
-        async with connected(kind, address, retries=0) as client:
-            for method, argument in (("embed", "a"), ("stream", ["a"])):
-                with pytest.raises(errors.SelvageError) as raised:
-                    await in_thread(client, method, argument)
-                told.append(str(raised.value).partition(";")[0])
-    http, worker = "what answers there is not gRPC but perhaps HTTP", "the service there has no such method"
-    assert told == [http, http, worker, worker]
+        with Client(address, retries=0) as client, pytest.raises(errors.SelvageError) as raised:
+            await in_thread(client, "embed", "a")
+        told.append(str(raised.value).partition(";")[0])
+    assert told == ["what answers there is not gRPC but perhaps HTTP", "the service there has no such method"]

@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.stack import Stack, stack
+from harness.stack import Stack
 from selvage.v1.embedding_pb2 import EmbedRequest
 from support.programs import Program, program, python_of
-from support.random_models import random_model
 from support.references import Calls, dense, near
 
 TEXTS = [f"w{number % 90} w{number * 7 % 90} " * (1 + number % 9) for number in range(300)]
@@ -41,7 +40,6 @@ async def test_haystack_gets_the_vectors_of_embed(haystack: Program, tiny: Stack
 
 
 async def test_haystack_hears_why_it_is_refused(haystack: Program, tiny: Stack) -> None:
-    """In the words of the contract."""
     told = await told_by(haystack, tiny, "dense", [*TEXTS, "", *TEXTS])
     assert "INVALID_ARGUMENT" in told["error"]
     assert "Input validation error: inputs is empty" in told["error"]
@@ -49,11 +47,9 @@ async def test_haystack_hears_why_it_is_refused(haystack: Program, tiny: Stack) 
     assert "FAILED_PRECONDITION" in told["error"]
 
 
-async def test_haystack_gets_the_sparse_vectors_of_embed(haystack: Program) -> None:
-    """Documents and one text."""
-    async with stack(random_model("tiny-splade")) as running:
-        expected = (await Calls(running.channel).embedding.Embed(EmbedRequest(texts=TEXTS[:40]))).sparse
-        told = await told_by(haystack, running, "sparse", TEXTS[:40])
+async def test_haystack_gets_the_sparse_vectors_of_embed(haystack: Program, splade: Stack) -> None:
+    expected = (await Calls(splade.channel).embedding.Embed(EmbedRequest(texts=TEXTS[:40]))).sparse
+    told = await told_by(haystack, splade, "sparse", TEXTS[:40])
     found = told["documents"]
     assert [len(indices) for indices, _ in found] == list(expected.lengths)
     assert [index for indices, _ in found for index in indices] == list(expected.indices)

@@ -135,7 +135,6 @@ async def test_daft_without_ray_tells_of_a_killed_process(source: str, expected:
 async def test_what_is_at_fault_ends_the_job(
     options: dict[str, Any], expected_line: str, source: str, tmp_path: Path
 ) -> None:
-    """With a line that names it."""
     asked = {"source": source, "folder": str(tmp_path / "o"), "actors": 1}
     asked["options"] = {"model": random_model(MODEL), **options}
     async with program("ray", tmp_path, **asked) as process:

@@ -80,7 +80,6 @@ async def test_max_tokens_and_truncation_side_choose_what_is_kept(calls: Calls) 
 
 
 async def test_token_ids_equal_their_text(calls: Calls) -> None:
-    """What Tokenize shows is exactly what Embed feeds."""
     from selvage.v1 import model_pb2
 
     text = words(20, 4)
@@ -127,27 +126,3 @@ async def test_multi_vectors_are_the_normalised_token_rows(calls: Calls, oracle:
         assert np.abs(ours - theirs).max() < 1e-5
     assert list(response.multi_vector.token_ids[5:7]) == [101, 102]
     assert np.abs(dense(response) - oracle.encode(texts)).max() < 1e-5
-
-
-@pytest.mark.parametrize("output", [v.OUTPUT_KIND_DENSE, v.OUTPUT_KIND_MULTI_VECTOR])
-async def test_every_data_type_says_the_same_in_fewer_bytes(calls: Calls, output: int) -> None:
-    """float16, bfloat16 and int8 round; binary keeps the signs."""
-    texts = SHORT[3:8]
-
-    async def rows(data_type: int) -> tuple[bytes, bytes]:
-        response = await calls.embedding.Embed(pb.EmbedRequest(texts=texts, outputs=[output], data_type=data_type))
-        vectors = response.dense if output == v.OUTPUT_KIND_DENSE else response.multi_vector
-        assert vectors.data_type == data_type
-        assert vectors.dimensions == 384
-        return vectors.data, vectors.scales
-
-    exact = np.frombuffer((await rows(v.DATA_TYPE_FLOAT32))[0], dtype="<f4").reshape(-1, 384)
-    half = np.frombuffer((await rows(v.DATA_TYPE_FLOAT16))[0], dtype="<f2").reshape(-1, 384)
-    assert np.array_equal(half, exact.astype(np.float16))
-    upper = np.frombuffer((await rows(v.DATA_TYPE_BFLOAT16))[0], dtype="<u2").astype(np.uint32) << 16
-    assert np.abs(upper.view(np.float32).reshape(-1, 384) - exact).max() <= np.abs(exact).max() / 256
-    data, scales = await rows(v.DATA_TYPE_INT8)
-    restored = np.frombuffer(data, dtype=np.int8).reshape(-1, 384) * np.frombuffer(scales, dtype="<f4")[:, None]
-    assert (np.abs(restored - exact) <= np.frombuffer(scales, dtype="<f4")[:, None] * 0.501).all()
-    bits = np.unpackbits(np.frombuffer((await rows(v.DATA_TYPE_BINARY))[0], dtype=np.uint8)).reshape(-1, 384)
-    assert np.array_equal(bits.astype(bool), exact >= 0)

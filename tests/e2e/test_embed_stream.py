@@ -7,11 +7,9 @@ import grpc
 import numpy as np
 import pytest
 
-from harness.stack import Stack, stack
-from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest, EmbedStreamResponse
-from selvage.v1.model_pb2 import ListModelsRequest
+from harness.stack import Stack
+from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest
 from selvage.v1.vectors_pb2 import OUTPUT_KIND_MULTI_VECTOR
-from support.random_models import random_model
 from support.references import Calls, dense, eventually, load_of
 
 TEXTS = [f"w{number} w{number * 7 % 90} " * (1 + number % 9) for number in range(300)]
@@ -50,19 +48,6 @@ async def test_a_caller_writes_and_reads_in_turn(tiny: Stack) -> None:
     assert await call.code() is grpc.StatusCode.OK
 
 
-async def test_what_is_no_batch_ends_the_stream_after_the_answers(tiny: Stack) -> None:
-    """With INVALID_ARGUMENT."""
-    call = tiny.channel.stream_stream(
-        "/selvage.v1.EmbeddingService/EmbedStream", response_deserializer=EmbedStreamResponse.FromString
-    )()
-    await call.write(batches(300)[0].SerializeToString())
-    await call.write(b"\xff\xff")
-    assert (await call.read()).response.dense.count == 300
-    with pytest.raises(grpc.aio.AioRpcError) as raised:
-        await call.read()
-    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-
 async def test_a_slow_reader_holds_back_only_itself(tiny: Stack) -> None:
     """It is read from no more, others are answered meanwhile, and it loses nothing in the end.
 
@@ -95,7 +80,6 @@ async def test_a_slow_reader_holds_back_only_itself(tiny: Stack) -> None:
 
 
 async def test_an_abandoned_stream_leaves_nothing_behind(tiny: Stack) -> None:
-    """Its jobs are cancelled."""
     calls = Calls(tiny.channel)
     call = calls.embedding.EmbedStream()
     for each in batches(300, repeat=20):
@@ -108,21 +92,3 @@ async def test_an_abandoned_stream_leaves_nothing_behind(tiny: Stack) -> None:
 
     await eventually(empty)
     assert dense(await calls.embedding.Embed(EmbedRequest(texts=["w1"]))).shape[0] == 1
-
-
-async def test_a_drain_ends_an_idle_stream_and_answers_a_busy_one() -> None:
-    """No frontend waits for a caller that has nothing to say."""
-    async with stack(random_model("tiny-bert")) as pair:
-        calls = Calls(pair.channel)
-        idle, busy = calls.embedding.EmbedStream(), calls.embedding.EmbedStream()
-        for call in (idle, busy):
-            await call.write(batches(300)[0])
-            await call.read()
-        await busy.write(batches(300)[0])
-        await calls.model.ListModels(ListModelsRequest())  # by the same connection: the batch has arrived before it
-        assert await pair.frontends[0].stop(timeout=240) == 0
-        assert dense((await busy.read()).response).shape[0] == 300
-        for call in (idle, busy):
-            with pytest.raises(grpc.aio.AioRpcError, match="draining") as raised:
-                await call.read()
-            assert raised.value.code() is grpc.StatusCode.UNAVAILABLE

@@ -4,7 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from embedded.options import EngineOptions
 from gpu_worker.schedule.driver import Driver
 from gpu_worker.settings import WorkerSettings
 from harness.environment import ROOT, python_path
-from harness.stack import Stack, stack
+from harness.stack import Stack
 from selvage import Client, Engine, errors
 from shared.server.admission import Bounds
 from shared.settings import ServiceSettings
@@ -38,12 +38,6 @@ pytestmark = pytest.mark.usefixtures("logs_as_they_were")
 def engine() -> Iterator[Engine]:
     with Engine(random_model(EVERY_OUTPUT)) as made:
         yield made
-
-
-@pytest.fixture(scope="module")
-async def served() -> AsyncIterator[Stack]:
-    async with stack(random_model(EVERY_OUTPUT)) as running:
-        yield running
 
 
 def alike(found: Any, expected: Any) -> None:
@@ -84,10 +78,9 @@ CALLS: list[tuple[str, list[Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("method", "arguments", "options"), CALLS, ids=[f"{each[0]}-{each[2]}" for each in CALLS])
 async def test_it_gives_what_the_services_give(
-    engine: Engine, served: Stack, method: str, arguments: list[Any], options: dict[str, Any]
+    engine: Engine, bge: Stack, method: str, arguments: list[Any], options: dict[str, Any]
 ) -> None:
-    """By every method."""
-    with Client(served.frontends[0].address) as client:
+    with Client(bge.frontends[0].address) as client:
         expected = await asyncio.to_thread(getattr(client, method), *arguments, **options)
     alike(await asyncio.to_thread(getattr(engine, method), *arguments, **options), expected)
 
@@ -133,11 +126,13 @@ def test_three_loads_on_a_busy_machine_give_one_card() -> None:
         (LATE, "embed", [FEW], {"output": "multi_vector", "input_type": "query"}),
     ],
 )
-async def test_so_do_other_models(model: str, method: str, arguments: list[Any], options: dict[str, Any]) -> None:
-    async with stack(random_model(model)) as running:
-        with Client(running.frontends[0].address) as client, Engine(random_model(model)) as made:
-            expected = await asyncio.to_thread(getattr(client, method), *arguments, **options)
-            alike(await asyncio.to_thread(getattr(made, method), *arguments, **options), expected)
+async def test_so_do_other_models(
+    classifier: Stack, colbert: Stack, model: str, method: str, arguments: list[Any], options: dict[str, Any]
+) -> None:
+    running = classifier if model == CLASSIFIER else colbert
+    with Client(running.frontends[0].address) as client, Engine(random_model(model)) as made:
+        expected = await asyncio.to_thread(getattr(client, method), *arguments, **options)
+        alike(await asyncio.to_thread(getattr(made, method), *arguments, **options), expected)
 
 
 REFUSED: list[tuple[str, list[Any], dict[str, Any]]] = [
@@ -154,10 +149,10 @@ REFUSED: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("method", "arguments", "options"), REFUSED, ids=["long", "large", "wide", "model", "task", "late"]
 )
 async def test_it_refuses_what_the_services_refuse(
-    engine: Engine, served: Stack, method: str, arguments: list[Any], options: dict[str, Any]
+    engine: Engine, bge: Stack, method: str, arguments: list[Any], options: dict[str, Any]
 ) -> None:
     """In the same words, at the same place of the whole input; the calls after it are answered."""
-    with Client(served.frontends[0].address) as client:
+    with Client(bge.frontends[0].address) as client:
         with pytest.raises(errors.SelvageError) as expected:
             await asyncio.to_thread(getattr(client, method), *arguments, **options)
         with pytest.raises(type(expected.value)) as found:
@@ -246,7 +241,6 @@ def test_what_it_can_be_told() -> None:
 
 
 async def test_files_to_files_in_one_process(engine: Engine, tmp_path: Path) -> None:
-    """`python -m selvage.bulk --engine` needs no service."""
     (tmp_path / "lines.txt").write_text("\n".join(TEXTS))
 
     async def bulk(*flags: str) -> tuple[int | None, str]:

@@ -149,7 +149,6 @@ def test_texts_that_cannot_be_read_end_their_stream() -> None:
 
 
 def test_whoever_forgets_it_leaves_nothing() -> None:
-    """Dropped without `close`, its threads end."""
     before = thread_count()
     engine = Engine(random_model("tiny-bert"))
     thread = next(thread for thread in threading.enumerate() if thread.name == "selvage-engine")

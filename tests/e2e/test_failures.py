@@ -5,7 +5,6 @@ from collections import Counter
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from harness.member import MemberFailed, ServiceProcess
 from harness.stack import stack
@@ -126,14 +125,6 @@ async def test_a_draining_worker_waits_for_slow_readers() -> None:
         assert rows is not None
         assert len(rows.data) == TEXTS * 500 * 64 * 4
         assert await stopping == 0
-
-
-async def test_a_health_watch_does_not_hold_up_a_drain() -> None:
-    """Watches never end by themselves; the frontend ends when its calls have."""
-    async with stack(random_model(TINY), frontend={"drain-seconds": 1000}) as pair:
-        watch = health_pb2_grpc.HealthStub(pair.channel).Watch(health_pb2.HealthCheckRequest())
-        await watch.read()
-        assert await pair.frontends[0].stop(timeout=200) == 0
 
 
 async def test_a_full_worker_says_when_to_try_again() -> None:

@@ -157,7 +157,6 @@ async def test_a_client_speaks_to_nobody_else(guarded: Guarded, changed: dict[st
 
 
 async def test_a_plain_client_gets_nowhere(guarded: Guarded) -> None:
-    """Neither at the frontend nor at the worker."""
     addresses = [member.address for member in guarded.stack.members]
     for address in addresses:
         async with grpc.aio.insecure_channel(address, options=channel_options()) as channel:
@@ -183,7 +182,6 @@ async def test_a_plain_client_gets_nowhere(guarded: Guarded) -> None:
 
 @pytest.mark.parametrize("shown", ["", "wrong"], ids=["none", "wrong"])
 async def test_the_worker_takes_whoever_has_the_secret(guarded: Guarded, shown: str) -> None:
-    """TLS alone does not attach."""
     async with guarded.channel(guarded.stack.worker.address) as channel:
         describe = channel.unary_unary("/selvage.worker.v1.WorkerService/Describe")
         with pytest.raises(grpc.aio.AioRpcError) as refused:

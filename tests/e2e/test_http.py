@@ -2,53 +2,23 @@
 
 import asyncio
 import base64
-import socket
-from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
 import numpy as np
 import pytest
 
-from harness.member import ServiceProcess
 from harness.stack import Stack, stack
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
 from shared.vectors import DataType, OutputKind
+from support.http_calls import APIS, Http
 from support.random_models import random_model
 from support.references import Calls, dense, eventually, near
 
-APIS = {"http-listen": "127.0.0.1:0"}
 TEXTS = ["a small cat", "an even smaller dog", "the moon"]
 
 
-class Http:
-    """A frontend's door http."""
-
-    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
-        self.url, self.session = url, session
-
-    async def ask(self, path: str, body: Any = None, **options: Any) -> Any:
-        """What comes back, of a call that must succeed."""
-        method = "GET" if body is None else "POST"
-        async with self.session.request(method, self.url + path, json=body, **options) as reply:
-            assert reply.status == 200, await reply.text()
-            return await reply.json()
-
-
-@pytest.fixture(scope="module")
-async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-async def bge(nursery: object) -> AsyncIterator[Stack]:
-    """A model with dense, sparse and token vectors."""
-    async with stack(random_model("tiny-bge-m3"), frontend=APIS) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def http(bge: Stack, session: aiohttp.ClientSession) -> Http:
     return Http(bge.frontends[0].http_url, session)
 
@@ -156,23 +126,21 @@ async def test_what_else_is_told(bge: Stack, http: Http) -> None:
     assert 'selvage_http_requests_total{route="POST /similarity",status="200"}' in page
 
 
-async def test_labels_equal_those_of_grpc(session: aiohttp.ClientSession) -> None:
-    """/predict best first, /classify with all probabilities."""
-    async with stack(random_model("tiny-classifier"), frontend=APIS) as running:
-        http = Http(running.frontends[0].http_url, session)
-        asked = classification_pb2.ClassifyRequest(texts=TEXTS, normalize=True)
-        told = await Calls(running.channel).classification.Classify(asked)
-        scores = np.array(told.scores, dtype=np.float32).reshape(len(TEXTS), -1)
-        found = (await http.ask("/classify", {"input": TEXTS}))["data"]
-        assert (np.array([each["probs"] for each in found], dtype=np.float32) == scores).all()
-        assert [each["label"] for each in found] == [told.labels[each.argmax()] for each in scores]
-        predicted = await http.ask("/predict", {"inputs": [[text] for text in TEXTS]})
-        assert [each[0]["label"] for each in predicted] == [each["label"] for each in found]
-        alone = await http.ask("/predict", {"inputs": TEXTS[0]})
-        assert [each["label"] for each in alone] == [each["label"] for each in predicted[0]]
-        near([each["score"] for each in alone], [each["score"] for each in predicted[0]], 1e-6)
-        async with session.post(f"{http.url}/embed", json={"inputs": "a"}) as reply:
-            assert (reply.status, (await reply.json())["error_type"]) == (424, "Backend")
+async def test_labels_equal_those_of_grpc(classifier: Stack, session: aiohttp.ClientSession) -> None:
+    http = Http(classifier.frontends[0].http_url, session)
+    asked = classification_pb2.ClassifyRequest(texts=TEXTS, normalize=True)
+    told = await Calls(classifier.channel).classification.Classify(asked)
+    scores = np.array(told.scores, dtype=np.float32).reshape(len(TEXTS), -1)
+    found = (await http.ask("/classify", {"input": TEXTS}))["data"]
+    assert (np.array([each["probs"] for each in found], dtype=np.float32) == scores).all()
+    assert [each["label"] for each in found] == [told.labels[each.argmax()] for each in scores]
+    predicted = await http.ask("/predict", {"inputs": [[text] for text in TEXTS]})
+    assert [each[0]["label"] for each in predicted] == [each["label"] for each in found]
+    alone = await http.ask("/predict", {"inputs": TEXTS[0]})
+    assert [each["label"] for each in alone] == [each["label"] for each in predicted[0]]
+    near([each["score"] for each in alone], [each["score"] for each in predicted[0]], 1e-6)
+    async with session.post(f"{http.url}/embed", json={"inputs": "a"}) as reply:
+        assert (reply.status, (await reply.json())["error_type"]) == (424, "Backend")
 
 
 async def test_a_large_body_is_refused_before_it_is_sent(bge: Stack) -> None:
@@ -238,15 +206,3 @@ async def test_a_drain_answers_what_runs(session: aiohttp.ClientSession) -> None
         assert len((await asking)["data"]) == 3000
         assert await stopping == 0
         assert 503 in statuses
-
-
-async def test_two_doors_of_one_address_are_refused(bge: Stack) -> None:
-    """In one line that names the setting."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        flags = APIS | {"worker": bge.worker.address, "http-listen": f"127.0.0.1:{taken.getsockname()[1]}"}
-        member = ServiceProcess("frontend_service", [], flags)
-        await member.start()
-        assert await member.ended() == 2
-    assert any("--http-listen" in line and "cannot be bound" in line for line in member.log)

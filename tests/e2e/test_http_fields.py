@@ -1,9 +1,7 @@
 """Fields of OpenAI's and vLLM's requests over HTTP, against sentence-transformers set up by hand to the same."""
 
 import base64
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import numpy as np
@@ -13,35 +11,12 @@ from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.util import quantize_embeddings
 
 from harness.stack import Stack, stack
+from support.http_calls import APIS, Http
 from support.references import near, words
 from support.tiny import reader, write_encoder
 
-APIS = {"http-listen": "127.0.0.1:0"}
 TEXTS = ["a small cat", "an even smaller dog", words(100, seed=1)]
 QUERY, DOCUMENTS = "w4 w5 w6", ["w1 w2 w3", "w7", "w9 w8 w7 w6 w1"]
-
-
-class Http:
-    """A frontend's door http."""
-
-    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
-        self.url, self.session = url, session
-
-    async def ask(self, path: str, body: Any) -> Any:
-        """What comes back, of a call that must succeed."""
-        async with self.session.post(self.url + path, json=body) as reply:
-            assert reply.status == 200, await reply.text()
-            return await (reply.json() if reply.content_type == "application/json" else reply.read())
-
-    async def rows(self, path: str, field: str, body: Any) -> Any:
-        """float32 [N, D]."""
-        return np.array([entry[field] for entry in (await self.ask(path, body))["data"]], dtype=np.float32)
-
-
-@pytest.fixture
-async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
-        yield session
 
 
 @pytest.fixture
@@ -85,14 +60,7 @@ async def test_vectors_by_the_words_of_voyage(http: Http, oracle: SentenceTransf
     near(np.stack([np.frombuffer(base64.b64decode(entry["embedding"]), dtype=kind) for entry in told]), expected)
 
 
-async def test_as_many_documents_as_voyage_asks_for(http: Http) -> None:
-    body = {"query": QUERY, "documents": DOCUMENTS}
-    everything = (await http.ask("/v1/rerank", body))["results"]
-    assert (await http.ask("/v1/rerank", body | {"top_k": 2}))["results"] == everything[:2]
-
-
 async def test_tokens_by_the_words_of_vllm(http: Http, oracle: SentenceTransformer) -> None:
-    """And back to texts, as transformers does."""
     for text, special in (
         (TEXTS[0], True),
         (TEXTS[1], False),
@@ -104,13 +72,6 @@ async def test_tokens_by_the_words_of_vllm(http: Http, oracle: SentenceTransform
         assert (told["count"], told["tokens"]) == (len(ids), ids)
         assert told["token_strs"] == oracle.tokenizer.convert_ids_to_tokens(ids)
         assert (await http.ask("/detokenize", {"tokens": ids}))["prompt"] == oracle.tokenizer.decode(ids)
-
-
-async def test_base64_of_half_the_size_is_the_vectors(http: Http, oracle: SentenceTransformer) -> None:
-    body = {"input": TEXTS, "encoding_format": "base64", "embed_dtype": "float16"}
-    told = (await http.ask("/v1/embeddings", body))["data"]
-    halves = np.array([np.frombuffer(base64.b64decode(entry["embedding"]), dtype="<f2") for entry in told])
-    near(halves.astype(np.float32), oracle.encode(TEXTS), 1e-3)
 
 
 async def test_logits_of_a_cross_encoder(tmp_path: Path, session: aiohttp.ClientSession) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,11 @@ import aiohttp
 import pytest
 
 from harness.stack import Stack, stack
+from support.http_calls import APIS
 from support.random_models import random_model
 
 ROOT = Path(__file__).parents[2]
 SCHEMATHESIS = ROOT / ".venv-clients" / "schemathesis" / "bin" / "schemathesis"
-APIS = {"http-listen": "127.0.0.1:0"}
 # Not that whatever fits the schema is accepted: what a model is for, its limits and its prompts are in no schema.
 CHECKS = (
     "not_a_server_error",
@@ -30,13 +30,6 @@ JSON = "application/json"
 needs_schemathesis = pytest.mark.skipif(
     not SCHEMATHESIS.exists(), reason="`make clients` sets up schemathesis; it needs an index"
 )
-
-
-@pytest.fixture(scope="module")
-async def bge(nursery: object) -> AsyncIterator[Stack]:
-    """Dense, sparse and token vectors, and reranks."""
-    async with stack(random_model("tiny-bge-m3"), frontend=APIS) as running:
-        yield running
 
 
 async def fuzz(running: Stack, folder: Path, *options: str) -> None:
@@ -58,7 +51,6 @@ async def fuzz(running: Stack, folder: Path, *options: str) -> None:
 
 @needs_schemathesis
 async def test_nothing_that_is_sent_is_a_bug(bge: Stack, tmp_path: Path) -> None:
-    """Some hundred requests, the same ones every time."""
     await fuzz(bge, tmp_path, "--phases", "fuzzing", "--max-examples", "6", "--seed", "1")
 
 
@@ -70,12 +62,6 @@ async def test_nothing_that_is_sent_is_a_bug_at_length(model: str, tmp_path: Pat
     """Every field at its bounds, then thousands of other requests, others each time; for each kind of model."""
     async with stack(random_model(model), frontend=APIS) as running:
         await fuzz(running, tmp_path, "--phases", "examples,coverage,fuzzing", "--max-examples", "60")
-
-
-@pytest.fixture(scope="module")
-async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
-        yield session
 
 
 async def operations(url: str, session: aiohttp.ClientSession) -> tuple[dict[str, Any], list[tuple[str, str, Any]]]:

@@ -1,7 +1,7 @@
 """Late chunking and spans through gRPC, HTTP and Engine: means of the token rows that transformers gives a document."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -107,12 +107,6 @@ def engine() -> Iterator[Engine]:
         yield made
 
 
-@pytest.fixture(scope="module")
-async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
-        yield session
-
-
 @pytest.fixture(params=["grpc", "http", "engine"])
 def embed(
     request: pytest.FixtureRequest, pair: Stack, calls: Calls, session: aiohttp.ClientSession, engine: Engine
@@ -143,12 +137,6 @@ async def test_chunks_are_means_of_the_documents_rows(embed: Embed, paper: Paper
     rows = await embed(CHUNKS, late_chunking=True)
     assert np.abs(rows - paper.chunks(CHUNKS)).max() < 1e-5
     assert np.abs(rows - await embed(CHUNKS)).max() > 0.01
-
-
-async def test_a_document_of_one_chunk_is_the_text(embed: Embed) -> None:
-    """Its special tokens belong to it."""
-    text = "".join(CHUNKS)
-    assert np.abs(await embed([text], late_chunking=True) - await embed([text])).max() < 1e-6
 
 
 async def test_spans_are_means_of_their_texts_rows(embed: Embed, paper: Paper) -> None:
@@ -184,56 +172,6 @@ async def test_neighbours_change_no_chunk(calls: Calls) -> None:
         ]
         replies = await asyncio.gather(*(calls.embedding.Embed(other) for other in (*others, request)))
         assert np.abs(dense(replies[-1]) - alone).max() < 1e-6
-
-
-async def test_options_of_rows_hold_for_chunks(calls: Calls, paper: Paper) -> None:
-    """Leading dimensions of unit length, rows as they are, and every number format."""
-    expected = paper.chunks(CHUNKS)
-
-    async def ask(**options: Any) -> Any:
-        return (await calls.embedding.Embed(pb.EmbedRequest(texts=CHUNKS, late_chunking=True, **options))).dense
-
-    cut = await ask(dimensions=64)
-    rows = np.frombuffer(cut.data, dtype="<f4").reshape(-1, 64)
-    assert np.abs(rows - unit(expected[:, :64])).max() < 1e-5
-    raw = np.frombuffer((await ask(normalize=False)).data, dtype="<f4").reshape(-1, 384)
-    assert np.abs(unit(raw) - expected).max() < 1e-5
-    assert np.abs(np.linalg.norm(raw, axis=1) - 1).max() > 0.1
-    half = np.frombuffer((await ask(data_type=2)).data, dtype="<f2").reshape(-1, 384)
-    assert np.abs(half - expected).max() < 1e-3
-    small = await ask(data_type=4)
-    scales = np.frombuffer(small.scales, dtype="<f4")[:, None]
-    assert np.abs(np.frombuffer(small.data, dtype=np.int8).reshape(-1, 384) * scales - expected).max() < 2e-3
-    bits = np.unpackbits(np.frombuffer((await ask(data_type=5)).data, dtype=np.uint8)).reshape(-1, 384)
-    assert np.array_equal(bits.astype(bool)[np.abs(expected) > 1e-5], (expected >= 0)[np.abs(expected) > 1e-5])
-
-
-async def test_batches_of_a_stream_have_chunks_and_spans(calls: Calls, paper: Paper) -> None:
-    """A batch is a document; another has texts with spans."""
-    bounds = [pb.Spans(starts=[one for one, _ in pairs], ends=[end for _, end in pairs]) for pairs in SPANS]
-    batches = [pb.EmbedRequest(texts=CHUNKS, late_chunking=True), pb.EmbedRequest(texts=TEXTS, spans=bounds)]
-
-    async def messages() -> AsyncIterator[pb.EmbedStreamRequest]:
-        for number, request in enumerate(batches):
-            yield pb.EmbedStreamRequest(id=number, request=request)
-
-    replies = {reply.id: reply.response async for reply in calls.embedding.EmbedStream(messages())}
-    expected = [paper.spans(text, pairs) for text, pairs in zip(TEXTS, SPANS, strict=True)]
-    assert np.abs(dense(replies[0]) - paper.chunks(CHUNKS)).max() < 1e-5
-    assert np.abs(dense(replies[1]) - np.concatenate(expected)).max() < 1e-5
-
-
-async def test_usage_tells_each_chunk_and_what_was_computed(calls: Calls) -> None:
-    """Tokens of windows that overlap are computed twice, and belong to one chunk."""
-    once = await calls.embedding.Embed(pb.EmbedRequest(texts=CHUNKS, late_chunking=True))
-    assert once.usage.prompt_tokens == sum(once.usage.token_counts)
-    assert len(once.usage.token_counts) == len(once.usage.truncated) == len(CHUNKS)
-    chunks = [words(60, seed=number) + " " for number in range(8)]
-    request = pb.EmbedRequest(texts=chunks, late_chunking=True, window_overlap=16)
-    windows = await calls.embedding.Embed(request)
-    assert list(windows.usage.token_counts) == [61, *(60,) * 6, 61]
-    # Tokens 0 to 254, 16 before the fifth chunk and on for 254, and 16 before the last chunk to the end.
-    assert windows.usage.prompt_tokens == 256 + 256 + 16 + 60 + 2
 
 
 def test_the_client_returns_spans_by_text(pair: Stack, engine: Engine) -> None:

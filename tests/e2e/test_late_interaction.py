@@ -15,6 +15,7 @@ from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
 from support.late_forms import write_native, write_pylate, write_stanford
 from support.random_models import random_model
 from support.references import Calls, multi_vectors, near, packed
+from support.scraping import forget_peak, memory
 from support.tiny import write_encoder
 
 QUERIES = ["w1 w2, w3!", "w7", "", "w5 " * 40, "w9 w8. w7 w6 w1"]
@@ -185,14 +186,14 @@ async def test_many_documents_stay_within_bounds(documents: int, mebibytes: int)
         await calls.ranking.Rerank(
             ranking_pb2.RerankRequest(query="w1", documents=request.documents[:300], method=LATE)
         )
-        idle = memory(pair.worker.pid, "VmRSS")
-        forget_peak(pair.worker.pid)
+        idle = memory(pair.worker, "VmRSS")
+        forget_peak(pair.worker)
         alone = await calls.ranking.Rerank(request, timeout=120)
         three = [calls.ranking.Rerank(request, timeout=300) for _ in range(3)]
         small = await calls.embedding.Embed(embed(["w1"], DOCUMENT), timeout=240)
         assert not any(call.done() for call in three)
         replies = [await call for call in three]
-        peak = memory(pair.worker.pid, "VmHWM")
+        peak = memory(pair.worker, "VmHWM")
     assert small.multi_vector.lengths
     assert len(alone.results) == 5
     assert alone.usage.prompt_tokens > 15 * documents
@@ -200,14 +201,3 @@ async def test_many_documents_stay_within_bounds(documents: int, mebibytes: int)
         assert [each.index for each in reply.results] == [each.index for each in alone.results]
         near([each.score for each in reply.results], [each.score for each in alone.results], 1e-5)
     assert peak - idle < mebibytes * 1024 * 1024
-
-
-def forget_peak(pid: int) -> None:
-    """What loading took."""
-    Path(f"/proc/{pid}/clear_refs").write_text("5")
-
-
-def memory(pid: int, key: str) -> int:
-    """Bytes, by Linux: VmRSS now, VmHWM at most."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:"))

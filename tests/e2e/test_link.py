@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from harness.stack import stack
+from harness.stack import Stack
 from shared.jobs import HybridWeights, Job
 from shared.vectors import OutputKind, ScoringMethod
-from support.random_models import random_model
 from support.references import attached
 from support.tiny import assert_same, encode, score, tokens
 
@@ -26,9 +25,9 @@ WORKS = [
 JOBS = [Job(id=10 + index, work=work, tokens=ids) for index, (work, ids) in enumerate(WORKS)]
 
 
-async def test_mixed_jobs_of_one_message_equal_the_same_jobs_alone() -> None:
+async def test_mixed_jobs_of_one_message_equal_the_same_jobs_alone(bge: Stack) -> None:
     """Dense at three dimensions, sparse, token rows, all at once, and reranks by three methods."""
-    async with stack(random_model("tiny-bge-m3")) as pair, attached(pair.worker.address) as link:
+    async with attached(bge.worker.address) as link:
         alone = []
         for job in JOBS:
             await link.ask(job)

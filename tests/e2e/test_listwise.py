@@ -92,7 +92,6 @@ async def test_score(pair: Stack, twin: Twin) -> None:
 
 
 async def test_tei(pair: Stack, twin: Twin) -> None:
-    """tei.v1, whose Info calls it a reranker."""
     stub: Any = tei_pb2_grpc.RerankStub(pair.channel)
     ranks = (await stub.Rerank(tei_pb2.RerankRequest(query=QUERY, texts=TEXTS))).ranks
     wanted = twin.rerank(QUERY, TEXTS)
@@ -143,7 +142,6 @@ async def test_long_texts_are_refused_unless_they_may_be_cut(pair: Stack) -> Non
 
 
 async def test_the_card_tells_it_and_nothing_is_embedded(pair: Stack) -> None:
-    """GetModel and ListModels; Embed is refused by name."""
     calls = Calls(pair.channel)
     card = (await calls.model.GetModel(model_pb2.GetModelRequest())).card
     (listed,) = (await calls.model.ListModels(model_pb2.ListModelsRequest())).cards

@@ -1,9 +1,8 @@
-"""Frontends that lie, in all ways that we could think of, to one worker process: it refuses each, and says so once."""
+"""Frontends that lie to one worker process: it refuses each, and says so once."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -17,9 +16,10 @@ from shared.server.services import WORKER_SERVICES
 from shared.wire import MESSAGE_BYTES
 from support.frontend_lies import ENDING, FIRST, HARMLESS, OF_CALLERS, WRONG, Message, hello, one
 from support.random_models import random_model
+from support.scraping import forget_peak, memory
 
-GROWTH = 300 * 1024
-"""Most kilobytes of memory that all lies together may cost the worker at any moment."""
+GROWTH = 300 * 1024 * 1024
+"""Most bytes of memory that all lies together may cost the worker at any moment."""
 REASONS = {reason for reason, error in error_classes().items() if issubclass(error, InvalidInput)}
 
 
@@ -66,17 +66,6 @@ class Link:
             for answer in pb.AttachResponse.FromString(raw).answers:
                 if answer.HasField("end"):
                     return answer.end
-
-
-def memory(member: ServiceProcess, what: str) -> int:
-    """Kilobytes of a process: VmRSS now, VmHWM at most since `forget_peak`."""
-    lines = Path(f"/proc/{member.pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(what))
-
-
-def forget_peak(member: ServiceProcess) -> None:
-    """Forgets what loading took."""
-    Path(f"/proc/{member.pid}/clear_refs").write_text("5")
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +148,6 @@ async def test_a_job_that_makes_no_sense_fails_alone(deceived: Deceived, name: s
 
 @pytest.mark.parametrize("name", HARMLESS)
 async def test_what_is_odd_is_answered(deceived: Deceived, name: str) -> None:
-    """As if it were not."""
     async with deceived.attached(name) as link:
         end = await link.end_of(HARMLESS[name])
     assert not end.HasField("error"), end

@@ -18,14 +18,12 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
 async def test_health_by_service_name(pair: Stack) -> None:
-    """The empty name, and each service's own."""
     health: Any = health_pb2_grpc.HealthStub(pair.channel)
     for service in ("", *PUBLIC_SERVICES):
         assert (await health.Check(health_pb2.HealthCheckRequest(service=service))).status == SERVING
 
 
 async def test_reflection_lists_the_services(pair: Stack) -> None:
-    """So that grpcurl works without files."""
     stub: Any = reflection_pb2_grpc.ServerReflectionStub(pair.channel)
     request = reflection_pb2.ServerReflectionRequest(list_services="")
     async for response in stub.ServerReflectionInfo(iter([request])):
@@ -53,7 +51,6 @@ async def test_the_bound_address_is_the_first_line_logged(pair: Stack) -> None:
 
 
 async def test_the_card_tells_limits_and_methods(calls: Calls) -> None:
-    """GetModel and ListModels agree."""
     model = await calls.model.GetModel(model_pb2.GetModelRequest(model="all-MiniLM-L6-v2"))
     listed = await calls.model.ListModels(model_pb2.ListModelsRequest())
     assert [model.card] == list(listed.cards)

@@ -1,19 +1,13 @@
 """What Prometheus reads of both processes after some calls, and how a trace goes through both logs."""
 
-import asyncio
-import os
-import signal
-import sys
 from collections.abc import AsyncIterator
 
 import grpc
 import pytest
 
-from harness.environment import ROOT, python_path
 from harness.member import ServiceProcess
 from harness.stack import Stack, stack
 from selvage.v1 import embedding_pb2, ranking_pb2
-from support.forked import Nursery
 from support.random_models import random_model
 from support.references import Calls, eventually
 from support.scraping import scrape
@@ -74,39 +68,6 @@ async def test_a_scrape_tells_what_was_done(pair: Stack) -> None:
     assert worker("grpc_server_started_total", **attach) == 1
 
 
-async def test_what_is_refused_as_too_much_is_told_by_reason() -> None:
-    """A frontend that takes one request at a time is asked three times while its worker is halted in the first."""
-    async with stack(random_model("tiny-bert"), frontend=FLAGS | {"max-requests-at-once": 1}) as pair:
-        calls = Calls(pair.channel)
-        request = embedding_pb2.EmbedRequest(texts=["a b c"])
-
-        async def taken() -> bool:
-            return (await scrape(pair.frontends[0]))("selvage_requests_in_flight") == 1
-
-        os.kill(pair.worker.pid, signal.SIGSTOP)
-        try:
-            held = asyncio.ensure_future(calls.embedding.Embed(request))
-            await eventually(taken)
-            outcomes = await asyncio.gather(*(calls.embedding.Embed(request) for _ in range(3)), return_exceptions=True)
-        finally:
-            os.kill(pair.worker.pid, signal.SIGCONT)
-        assert (await held).HasField("dense")
-        for each in outcomes:
-            assert isinstance(each, grpc.aio.AioRpcError)
-            assert each.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-
-        async def told() -> bool:
-            """A call is counted behind its answer."""
-            figures = await scrape(pair.frontends[0])
-            counts = (
-                figures("selvage_refused_total", reason="requests"),
-                figures("grpc_server_handled_total", **EMBED, grpc_code="ResourceExhausted"),
-            )
-            return counts == (3, 3)
-
-        await eventually(told)
-
-
 async def test_a_trace_stands_in_both_logs(pair: Stack) -> None:
     """Of the call in the frontend, of its job in the worker; a bad header is ignored."""
     calls = Calls(pair.channel)
@@ -121,19 +82,3 @@ async def test_a_trace_stands_in_both_logs(pair: Stack) -> None:
     for member, event in ((pair.frontends[0], "call"), (pair.worker, "job")):
         await eventually(lambda member=member, event=event: len(traces(member, event)) == 2)  # type: ignore[misc]
         assert traces(member, event) == {"traced": TRACE, "untraced": None}
-
-
-async def test_an_address_that_is_taken_stops_the_start(pair: Stack, nursery: Nursery) -> None:
-    """In one line, with status 2."""
-    [line] = [line for line in pair.worker.events if line["event"] == "metrics"]
-    process = await nursery.start(
-        *(sys.executable, "-m", "frontend_service", f"--metrics={line['address']}"),
-        cwd=ROOT,
-        env={"PYTHONPATH": python_path()},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    _, errors = await process.communicate()
-    assert process.returncode == 2
-    (told,) = errors.decode().splitlines()
-    assert told.startswith(f"--metrics = '{line['address']}': the address cannot be bound: Address already in use; ")

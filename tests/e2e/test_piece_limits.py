@@ -38,7 +38,6 @@ async def pair(nursery: object, folder: Path) -> AsyncIterator[Stack]:
 
 
 async def test_the_card_tells_the_limits(pair: Stack) -> None:
-    """The log does too."""
     card = (await Calls(pair.channel).model.GetModel(model_pb2.GetModelRequest())).card
     assert (card.max_tokens, card.chunk_tokens, card.cache_tokens) == (FITTING, 64, FITTING)
     assert (card.whole_texts, card.limited_by) == ("", "--cache-megabytes")

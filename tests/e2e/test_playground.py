@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,9 @@ import pytest
 
 from frontend_service.access.api_keys import hashed
 from harness.member import ServiceProcess
-from harness.stack import Stack, stack
+from harness.stack import Stack
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
 from shared.server.services import PUBLIC_SERVICES
-from support.random_models import random_model
 from support.references import Calls, dense, near
 
 ROOT = Path(__file__).parents[2]
@@ -42,13 +40,6 @@ driven = [
     pytest.mark.skipif(not PYTHON.exists(), reason="`make clients` sets up Playwright; it needs an index"),
     pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no {CHROMIUM}: apt-get install chromium"),
 ]
-
-
-@pytest.fixture(scope="module")
-async def colbert(nursery: object) -> AsyncIterator[Stack]:
-    """Token vectors alone."""
-    async with stack(random_model("tiny-colbert"), frontend={"http-listen": "127.0.0.1:0"}) as running:
-        yield running
 
 
 async def visit(url: str, name: str, **options: Any) -> dict[str, Any]:
@@ -180,19 +171,18 @@ class TestDriven:
         assert told["tables"] == {"embed": [], "rerank": [], "late": []}
 
     @pytest.mark.slow
-    async def test_keys_and_several_models(self, colbert: Stack, tmp_path: Path) -> None:
+    async def test_keys_and_several_models(self, colbert: Stack, classifier: Stack, tmp_path: Path) -> None:
         """Nothing is asked without a key, a wrong one is refused, the right one stays in the tab; models are chosen."""
         keys = tmp_path / "keys.toml"
         keys.write_text(f'[[keys]]\nname = "playground"\nsha256 = "{hashed(KEY)}"\n')
-        async with stack(random_model("tiny-classifier")) as other:
-            flags = {"worker": [colbert.worker.address, other.worker.address], "api-keys": keys}
-            front = ServiceProcess("frontend_service", PUBLIC_SERVICES, flags | {"http-listen": "127.0.0.1:0"})
-            await front.start()
-            try:
-                await front.wait_ready()
-                told = await visit(front.http_url, "keys", wrong="sv-wrong", right=KEY, texts=TEXTS)
-            finally:
-                await front.stop()
+        flags = {"worker": [colbert.worker.address, classifier.worker.address], "api-keys": keys}
+        front = ServiceProcess("frontend_service", PUBLIC_SERVICES, flags | {"http-listen": "127.0.0.1:0"})
+        await front.start()
+        try:
+            await front.wait_ready()
+            told = await visit(front.http_url, "keys", wrong="sv-wrong", right=KEY, texts=TEXTS)
+        finally:
+            await front.stop()
         refused = "Failed to load resource: the server responded with a status of 401 (Unauthorized)"
         assert_quiet(told, front.http_url, (refused,))
         assert (told["without"], told["quiet"]) == ("This service asks for an API key.", True)

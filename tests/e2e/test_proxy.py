@@ -120,7 +120,6 @@ async def test_http_goes_to_frontends_that_serve(tmp_path: Path) -> None:
 
 
 async def test_without_a_frontend_callers_are_told_when_to_ask_again(tmp_path: Path) -> None:
-    """By gRPC's own words, UNAVAILABLE and a pushback."""
     async with stack(random_model("tiny-bert"), frontend=APIS) as pair, proxy(pair, tmp_path) as (channel, _):
         await pair.frontends[0].stop()
         told: list[grpc.aio.AioRpcError] = []

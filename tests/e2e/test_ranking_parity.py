@@ -77,18 +77,6 @@ async def test_top_n_and_ties(calls: Calls) -> None:
     assert not any(result.HasField("document") for result in response.results)
 
 
-async def test_many_equal_documents(calls: Calls, oracle: SentenceTransformer) -> None:
-    """Twenty of sixty, far apart: one score to the last bit, which is the reference's, and the request's order."""
-    equal = list(range(1, 60, 3))
-    documents = [QUERIES[1] + " lantern" if place in equal else words(3 + place, seed=place) for place in range(60)]
-    request = pb.RerankRequest(query=QUERIES[1], documents=documents, method=v.SCORING_METHOD_DENSE)
-    results = (await calls.ranking.Rerank(request)).results
-    assert [result.index for result in results if result.index in equal] == equal
-    assert len({result.score for result in results if result.index in equal}) == 1
-    expected = cos_sim(oracle.encode(QUERIES[1]), oracle.encode(documents)).numpy()[0]
-    assert np.abs(expected[[result.index for result in results]] - [result.score for result in results]).max() < 1e-4
-
-
 def given(texts: list[np.ndarray], dimensions: int) -> v.MultiVectors:
     return v.MultiVectors(dimensions=dimensions, lengths=[len(each) for each in texts], data=packed(texts))
 
@@ -132,20 +120,6 @@ async def test_max_sim_equals_sentence_transformers(
         assert (await scores_of(calls, q, d))[0, documents.index(0)] == np.float32(-1e9)
 
 
-async def test_negative_similarities_do_not_lose_to_padding(calls: Calls) -> None:
-    """A short document whose every product is negative keeps its negative score beside a long one."""
-    query = [np.ones((3, 4), dtype=np.float32)]
-    documents = [-np.ones((1, 4), dtype=np.float32), np.ones((50, 4), dtype=np.float32)]
-    scores = await scores_of(calls, query, documents)
-    assert scores.tolist() == [[-12.0, 12.0]]
-
-
-async def test_a_query_without_rows_scores_zero(calls: Calls) -> None:
-    """Nothing to sum over."""
-    scores = await scores_of(calls, [np.zeros((0, 4), dtype=np.float32)], rows(2, 3, width=4))
-    assert scores.tolist() == [[0.0, 0.0]]
-
-
 async def test_max_sim_pairs_and_mean(calls: Calls) -> None:
     """PAIRS is the diagonal; normalize compares unit rows and averages."""
     q, d = rows(3, 4, 5, seed=3), rows(2, 9, 1, seed=4)
@@ -157,7 +131,6 @@ async def test_max_sim_pairs_and_mean(calls: Calls) -> None:
 
 
 async def test_max_sim_reads_every_data_type(calls: Calls) -> None:
-    """Half precision, int8 with scales, and signs."""
     q, d = rows(4, width=16, seed=5), rows(7, 2, width=16, seed=6)
     exact = await scores_of(calls, q, d)
     halves = np.concatenate(d).astype("<f2")

@@ -32,7 +32,6 @@ async def run(pair: Stack, *command: str) -> str:
 
 @pytest.mark.parametrize(("line", "key"), list(zip(SHELL, ["results"], strict=True)))
 async def test_a_line_of_the_readme(pair: Stack, line: str, key: str) -> None:
-    """Typed as it stands."""
     assert key in json.loads(await run(pair, "sh", "-c", line))
 
 

@@ -97,7 +97,6 @@ async def test_code_of_a_repository_runs_only_where_it_is_trusted(tmp_path: Path
 
 
 async def test_check_prints_the_card_and_the_memory(nursery: Nursery) -> None:
-    """Everything that GetModel tells, and 0."""
     code, output, errors = await worker("--model", random_model("tiny-bge-m3"), "--check", start=nursery.start)
     assert (code, errors) == (0, "")
     card = {line.split()[0]: line.split(maxsplit=1)[-1] for line in output.splitlines()}

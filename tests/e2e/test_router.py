@@ -71,7 +71,6 @@ async def test_the_card_tells_the_way_of_queries(pair: Stack) -> None:
 
 
 def test_engine(oracle: tuple[Path, Any]) -> None:
-    """The same vectors without services."""
     folder, theirs = oracle
     with Engine(folder) as engine:
         for name, kind in (("encode_query", "query"), ("encode_document", "document"), ("encode", None)):

@@ -86,7 +86,6 @@ async def test_last_token_with_an_end_token_and_an_instruction(tmp_path: Path) -
 
 @pytest.mark.parametrize(("strategy", "activation"), [("max", "relu"), ("sum", "log1p_relu")])
 async def test_sparse(tmp_path: Path, strategy: Any, activation: Any) -> None:
-    """Weights, the largest of them, and scores equal."""
     write_encoder(tmp_path / "encoder", "tiny-bert", "masked-lm")
     modules = [
         Transformer(str(tmp_path / "encoder"), transformer_task="fill-mask"),

@@ -120,8 +120,14 @@ CHATML = "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }} <|im_e
 
 @pytest.mark.parametrize(
     ("labels", "problem"),
-    [(1, None), (2, None), (3, None), (3, "multi_label_classification"), (2, "regression")],
-    ids=["one", "two", "three", "several at once", "two values"],
+    [
+        (1, None),
+        (3, None),
+        *(
+            pytest.param(labels, problem, marks=pytest.mark.slow)
+            for labels, problem in ((2, None), (3, "multi_label_classification"), (2, "regression"))
+        ),
+    ],
 )
 async def test_a_causal_classifier_with_a_chat_template_reads_single_texts_plain(
     tmp_path: Path, labels: int, problem: str | None

@@ -91,6 +91,5 @@ def alive(pid: int) -> bool:
 
 
 async def test_a_process_that_ends_before_it_is_ready_is_told() -> None:
-    """The end of its log names the reason."""
     with pytest.raises(MemberFailed, match=r"(?s)ended with status 2.*there is no such directory"):
         await serve("/nowhere", ANY, ANY)

@@ -2,11 +2,9 @@
 
 import asyncio
 
-import grpc
 import pytest
 
 from harness.stack import Stack, stack
-from shared.server.admission import Bounds
 from support.random_models import random_model
 from support.references import refusal
 from support.tei_calls import LONG, TEXTS, Tei, all_of, embeds, told, until_refused
@@ -69,19 +67,3 @@ async def test_without_a_worker_calls_are_unavailable_and_streams_end() -> None:
         ranked = [pb.RerankStreamRequest(query="w1", text="w2")]
         assert (await told(tei.rerank.RerankStream(iter(ranked))))[0] == "UNAVAILABLE"
         assert (await told(tei.info.Info(pb.InfoRequest())))[0] == "UNAVAILABLE"
-
-
-async def test_too_much_is_refused_as_overload() -> None:
-    """More streams than may be open. The one too many is only read: a write may hide the status of an ended call."""
-    async with stack(random_model("tiny-bert")) as running:
-        tei, most = Tei(running.channel), Bounds().streams
-        streams = [tei.embed.EmbedStream() for _ in range(most)]
-        for stream in streams:
-            await stream.write(pb.EmbedRequest(inputs="w1"))
-            assert len((await stream.read()).embeddings) == 64
-        with pytest.raises(grpc.aio.AioRpcError) as raised:
-            await tei.embed.EmbedStream().read()
-        assert refusal(raised.value)[:2] == ("RESOURCE_EXHAUSTED", "OVERLOADED")
-        assert str(raised.value.details()).startswith(f"Model is overloaded: {most} streams are open")
-        for stream in streams:
-            stream.cancel()

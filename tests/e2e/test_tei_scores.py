@@ -3,31 +3,28 @@
 import numpy as np
 import pytest
 
-from harness.stack import Stack, stack
+from harness.stack import Stack
 from selvage.v1 import classification_pb2, ranking_pb2
-from support.random_models import random_model
 from support.references import Calls, near
 from support.tei_calls import LEFT, LONG, PRECISE, TEXTS, Tei, all_of, same_as_single, scores, told
 from tei.v1 import tei_pb2 as pb
 
 
-async def test_labels_are_those_of_selvage() -> None:
-    """Best first, activated or raw."""
-    async with stack(random_model("tiny-classifier")) as running:
-        tei, ours = Tei(running.channel), Calls(running.channel)
-        for raw in (False, True):
-            asked = classification_pb2.ClassifyRequest(texts=TEXTS[:60], normalize=not raw)
-            expected = await ours.classification.Classify(asked)
-            rows = np.array(expected.scores).reshape(60, -1)
-            requests = [pb.PredictRequest(inputs=text, raw_scores=raw) for text in TEXTS[:60]]
-            for reply, row in zip(await all_of(tei.predict.PredictStream(iter(requests))), rows, strict=True):
-                order = np.argsort(-row, kind="stable")
-                assert [each.label for each in reply.predictions] == [expected.labels[place] for place in order]
-                near(scores(reply), row[order], PRECISE)
-            await same_as_single(tei.predict.Predict, tei.predict.PredictStream, requests, scores)
-        assert (await tei.info.Info(pb.InfoRequest())).model_type == pb.MODEL_TYPE_CLASSIFIER
-        refused = await told(tei.rerank.Rerank(pb.RerankRequest(query="w1", texts=["w2"])))
-        assert refused[:2] == ("FAILED_PRECONDITION", "UNSUPPORTED_TASK")
+async def test_labels_are_those_of_selvage(classifier: Stack) -> None:
+    tei, ours = Tei(classifier.channel), Calls(classifier.channel)
+    for raw in (False, True):
+        asked = classification_pb2.ClassifyRequest(texts=TEXTS[:60], normalize=not raw)
+        expected = await ours.classification.Classify(asked)
+        rows = np.array(expected.scores).reshape(60, -1)
+        requests = [pb.PredictRequest(inputs=text, raw_scores=raw) for text in TEXTS[:60]]
+        for reply, row in zip(await all_of(tei.predict.PredictStream(iter(requests))), rows, strict=True):
+            order = np.argsort(-row, kind="stable")
+            assert [each.label for each in reply.predictions] == [expected.labels[place] for place in order]
+            near(scores(reply), row[order], PRECISE)
+        await same_as_single(tei.predict.Predict, tei.predict.PredictStream, requests, scores)
+    assert (await tei.info.Info(pb.InfoRequest())).model_type == pb.MODEL_TYPE_CLASSIFIER
+    refused = await told(tei.rerank.Rerank(pb.RerankRequest(query="w1", texts=["w2"])))
+    assert refused[:2] == ("FAILED_PRECONDITION", "UNSUPPORTED_TASK")
 
 
 async def test_pairs_are_those_of_selvage(cross: Stack) -> None:
@@ -74,7 +71,6 @@ async def test_ranks_are_those_of_selvage(cross: Stack, raw: bool) -> None:
 
 
 async def test_a_model_without_a_cross_encoder_ranks_as_it_does(tiny: Stack) -> None:
-    """By its own default method, whatever raw_scores says."""
     tei, ours = Tei(tiny.channel), Calls(tiny.channel)
     expected = await ours.ranking.Rerank(ranking_pb2.RerankRequest(query="w3", documents=TEXTS[:20]))
     for raw in (False, True):

@@ -1,13 +1,7 @@
 """tei.v1 as a service between real processes: tokens, cards, costs, health, reflection, and its own door."""
 
-from typing import Any
-
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-
 from harness.stack import Stack
 from selvage.v1 import embedding_pb2, model_pb2
-from shared.server.services import PUBLIC_SERVICES, TEI_SERVICES
 from support.references import Calls
 from support.tei_calls import LONG, TEXTS, Tei, all_of
 from tei.v1 import tei_pb2 as pb
@@ -48,7 +42,6 @@ async def test_tokens_are_those_of_selvage(tiny: Stack) -> None:
 
 
 async def test_info_is_that_of_the_model(tiny: Stack, cross: Stack) -> None:
-    """With our own bounds."""
     found = await Tei(tiny.channel).info.Info(pb.InfoRequest())
     card = (await Calls(tiny.channel).model.GetModel(model_pb2.GetModelRequest())).card
     assert (found.model_id, found.model_dtype, found.max_input_length) == (card.id, card.dtype, card.max_tokens)
@@ -57,7 +50,6 @@ async def test_info_is_that_of_the_model(tiny: Stack, cross: Stack) -> None:
 
 
 async def test_what_it_took_stands_beside_a_reply(tiny: Stack) -> None:
-    """With the request id of the caller."""
     call = Tei(tiny.channel).embed.Embed(pb.EmbedRequest(inputs="w1 w2"), metadata=(("x-request-id", "mine-9"),))
     reply = await call
     assert dict(await call.trailing_metadata())["x-request-id"] == "mine-9"
@@ -65,20 +57,3 @@ async def test_what_it_took_stands_beside_a_reply(tiny: Stack) -> None:
     assert (headers["x-compute-tokens"], headers["x-compute-characters"]) == ("4", "5")
     assert int(headers["x-total-time"]) == reply.metadata.total_time_ns // 1_000_000
     assert reply.metadata.total_time_ns >= reply.metadata.inference_time_ns > 0
-
-
-async def test_it_is_found_by_reflection_and_told_by_health(tiny: Stack) -> None:
-    """Beside selvage.v1."""
-    stub: Any = reflection_pb2_grpc.ServerReflectionStub(tiny.channel)
-    async for response in stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")])):
-        listed = {service.name for service in response.list_services_response.service}
-        assert {*TEI_SERVICES, *PUBLIC_SERVICES} <= listed
-        break
-    asked = reflection_pb2.ServerReflectionRequest(file_containing_symbol="tei.v1.Embed")
-    async for response in stub.ServerReflectionInfo(iter([asked])):
-        assert len(response.file_descriptor_response.file_descriptor_proto) == 1
-        break
-    health: Any = health_pb2_grpc.HealthStub(tiny.channel)
-    for service in TEI_SERVICES:
-        found = await health.Check(health_pb2.HealthCheckRequest(service=service))
-        assert found.status == health_pb2.HealthCheckResponse.SERVING

@@ -1,24 +1,12 @@
 """Vectors by tei.v1 between real processes: those of selvage.v1, in the other contract's messages and order."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
-import grpc
-import pytest
-
-from harness.stack import Stack, stack
+from harness.stack import Stack
 from selvage.v1 import embedding_pb2
-from support.random_models import random_model
 from support.references import Calls, dense, multi_vectors, near
 from support.tei_calls import LEFT, LONG, PRECISE, TEXTS, Tei, all_of
 from tei.v1 import tei_pb2 as pb
-
-
-@pytest.fixture(scope="module")
-async def splade() -> AsyncIterator[Stack]:
-    """Sparse vectors."""
-    async with stack(random_model("tiny-splade")) as running:
-        yield running
 
 
 async def test_dense_vectors_are_those_of_selvage(tiny: Stack) -> None:
@@ -55,17 +43,6 @@ async def test_a_stream_of_texts_is_one_embed(tiny: Stack) -> None:
         )
     )
     assert [len(reply.embeddings) for reply in mixed] == widths
-
-
-async def test_a_caller_writes_and_reads_in_turn(tiny: Stack) -> None:
-    """A message is answered while nothing else comes."""
-    call = Tei(tiny.channel).embed.EmbedStream()
-    for text in TEXTS[:10]:
-        await call.write(pb.EmbedRequest(inputs=text))
-        assert len((await call.read()).embeddings) == 64
-    await call.done_writing()
-    assert await call.read() is grpc.aio.EOF
-    assert await call.code() is grpc.StatusCode.OK
 
 
 async def test_all_vectors_of_a_text(tiny: Stack) -> None:

@@ -115,33 +115,12 @@ async def test_the_client_is_a_wheel_of_its_own(
 
 
 async def test_the_client_alone_says_what_an_engine_needs(client_environment: Path, tmp_path: Path) -> None:
-    """One sentence with the command that installs it."""
     output = await outputs_of(client_environment, "-c", ENGINE, folder=tmp_path)
     needs = "Engine needs the extra engine: pip install '.[engine]' in a checkout (No module named 'embedded')\n"
     assert output == needs
 
 
-@pytest.mark.parametrize(
-    ("name", "extra"),
-    [("gpu_worker", "worker"), ("frontend_service", "frontend"), ("harness", "demo"), ("demo", "demo")],
-)
-async def test_the_client_alone_says_what_the_services_need(name: str, extra: str, client_environment: Path) -> None:
-    """In a checkout, where the first user has installed the client and goes on with the README."""
-    process = await asyncio.create_subprocess_exec(
-        *(str(client_environment / "bin" / "python"), "-m", name),
-        cwd=ROOT,
-        env={},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    output, errors = await process.communicate()
-    assert (process.returncode, output) == (1, b"")
-    told = rf"No module named '\w+': the extra {extra} brings it \(in a checkout, pip install '\.\[{extra}\]'\)\n"
-    assert re.fullmatch(told, errors.decode())
-
-
 async def test_the_client_alone_says_what_the_bulk_command_needs(client_environment: Path, tmp_path: Path) -> None:
-    """Before it asks a service for anything."""
     (tmp_path / "lines.txt").write_text("a quiet harbour\n")
     process = await asyncio.create_subprocess_exec(
         *(str(client_environment / "bin" / "python"), "-I", "-m", "selvage.bulk", "lines.txt", "--output", "vectors"),

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import aiohttp
 import numpy as np
 
 from harness.member import ServiceProcess
@@ -28,6 +29,24 @@ class Clients:
     async def ask(self, does: str, url: str, key: str = "any", **asked: Any) -> dict[str, Any]:
         """What it tells: of a success or of an error."""
         return await self._program.ask(does=does, url=url, key=key, **asked)
+
+
+class Http:
+    """A frontend's door http."""
+
+    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
+        self.url, self.session = url, session
+
+    async def ask(self, path: str, body: Any = None, **options: Any) -> Any:
+        """What comes back, of a call that must succeed."""
+        method = "GET" if body is None else "POST"
+        async with self.session.request(method, self.url + path, json=body, **options) as reply:
+            assert reply.status == 200, await reply.text()
+            return await reply.json()
+
+    async def rows(self, path: str, field: str, body: Any) -> Any:
+        """float32 [N, D]."""
+        return np.array([entry[field] for entry in (await self.ask(path, body))["data"]], dtype=np.float32)
 
 
 def same_bits(told: Any, expected: np.ndarray) -> None:

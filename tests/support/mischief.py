@@ -17,8 +17,6 @@ from support.references import Calls
 
 MEBIBYTE = 1024 * 1024
 EMBED, MAX_SIM = "/selvage.v1.EmbeddingService/Embed", "/selvage.v1.RankingService/MaxSim"
-GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-"""Of an HTTP/2 client: its preface and empty settings."""
 REQUEST = embedding_pb2.EmbedRequest(texts=["w1 w2 w3"])
 
 Client = Callable[[str, Counter[str], random.Random], Coroutine[Any, Any, None]]
@@ -85,23 +83,7 @@ async def sends_giants(address: str, outcomes: Counter[str], generator: random.R
             await asyncio.sleep(generator.uniform(2, 4))
 
 
-async def idles(address: str, outcomes: Counter[str], generator: random.Random) -> None:
-    """Opens connections that never carry a call, half of them without a word."""
-    host, _, port = address.rpartition(":")
-    while True:
-        opened: list[asyncio.StreamWriter] = []
-        try:
-            for number in range(60):
-                opened.append((await asyncio.open_connection(host, int(port)))[1])
-                opened[-1].write(GREETING if number % 2 else b"")
-            outcomes["opened"] += len(opened)
-            await asyncio.sleep(generator.uniform(2, 4))
-        finally:
-            for writer in opened:
-                writer.close()
-
-
-CLIENTS: list[Client] = [cancels, resets, reads_slowly, sends_giants, idles]
+CLIENTS: list[Client] = [cancels, resets, reads_slowly, sends_giants]
 
 
 @asynccontextmanager

@@ -87,6 +87,5 @@ def test_other_reasons_are_told(
 
 
 def test_an_address_that_is_free_has_no_error() -> None:
-    """IPv4 and, where the machine has it, IPv6."""
     assert binding._error_of_binding("127.0.0.1:0") is None
     assert binding._error_of_binding("[::1]:0") is None or not socket.has_dualstack_ipv6()

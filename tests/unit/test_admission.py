@@ -84,7 +84,6 @@ async def test_a_message_in_parts_is_counted_as_it_comes() -> None:
 
 
 async def test_requests_and_streams_have_places() -> None:
-    """Those of gRPC's own services beside them."""
     admission = Admission(Bounds(requests=1, streams=1, health=1))
     with admission.request(), admission.stream(), admission.stream(watch=True), admission.check():
         for place in (admission.request(), admission.stream(), admission.stream(watch=True), admission.check()):
@@ -148,7 +147,6 @@ async def test_a_read_whose_caller_has_gone_is_not_cancelled() -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
 async def test_a_key_has_no_more_streams_than_its_limit(limit: int) -> None:
-    """Requests have a limit of their own."""
     caller = Caller(method="m", request_id="id", key="k", quota=Quota(1), stream_quota=Quota(limit))
     calls = Calls(timeout=600, identify=lambda caller: caller)
     with ExitStack() as streams:

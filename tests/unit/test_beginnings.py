@@ -70,7 +70,6 @@ def test_ctrl_c_while_a_service_loads_ends_it_and_whoever_started_it(name: str, 
 
 
 def test_ctrl_c_while_the_bulk_command_waits_for_a_target(tmp_path: Path) -> None:
-    """It says how to go on."""
     source = jsonl(tmp_path / "a.jsonl", ["one"])
     flags = [source, "--output", str(tmp_path / "o"), "--target", "127.0.0.1:1"]
     process = started("selvage.bulk", *flags)

@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from shared.caller import Caller
-from shared.errors import DeadlineExceeded, Internal, InvalidInput
+from shared.errors import DeadlineExceeded, Internal
 from shared.server.calls import SLACK, Calls
 
 CALLER = Caller(method="Embed", request_id="id")
@@ -29,14 +29,6 @@ async def test_an_answer_is_what_work_returns() -> None:
     assert "reason" not in line
 
 
-async def test_an_error_of_ours_passes() -> None:
-    """The very same."""
-    error = InvalidInput("no", field="texts")
-    with pytest.raises(InvalidInput) as raised:
-        await Calls(timeout=60).answer(CALLER, lambda: raising(error))
-    assert raised.value is error
-
-
 async def test_a_bug_is_logged_and_not_told() -> None:
     """Its trace stands in the log; the caller gets INTERNAL without a word of it."""
     with capture_logs() as lines, pytest.raises(Internal) as raised:
@@ -48,7 +40,6 @@ async def test_a_bug_is_logged_and_not_told() -> None:
 
 @pytest.mark.parametrize("remaining", [None, -SLACK])
 async def test_time_that_is_over_has_a_name(remaining: float | None) -> None:
-    """The default time, or the caller's own."""
     with pytest.raises(DeadlineExceeded, match="no deadline" if remaining is None else "outlasted its deadline"):
         await Calls(timeout=0).answer(Caller(method="", request_id="", remaining=remaining), asyncio.Event().wait)
 

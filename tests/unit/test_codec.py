@@ -46,7 +46,6 @@ def test_ragged_tokens_keep_their_sequences(sequences: list[list[int]]) -> None:
 
 @pytest.mark.parametrize(("ids", "lengths"), [(b"1234", (2,)), (b"", (0,)), (b"12345", (1,))])
 def test_ragged_tokens_refuse_what_does_not_add_up(ids: bytes, lengths: tuple[int, ...]) -> None:
-    """Illegal states cannot be built."""
     with pytest.raises(ValueError, match="tokens"):
         RaggedTokens(ids=ids, lengths=lengths)
 
@@ -99,7 +98,6 @@ def test_jobs_survive(groups: list[list[list[int]]], remaining: float | None) ->
 
 
 def test_token_ranges_survive() -> None:
-    """Beside jobs without any."""
     ranges = TokenRanges(counts=(2, 1), starts=(0, 1, 0), stops=(3, 2, 1))
     jobs = [
         Job(id=number, work=ENCODE, tokens=RaggedTokens.of([[1, 2, 3], [4]]), ranges=having)
@@ -136,7 +134,6 @@ def test_token_ranges_outside_of_their_sequences_are_refused(change: dict[str, l
 
 
 def test_given_vectors_survive() -> None:
-    """Bytes, scales and empty texts."""
     vectors = MultiVectors(data_type=DataType.INT8, dimensions=2, lengths=(1, 0), data=b"ab", scales=b"1234")
     work = MaxSim(queries=vectors, documents=vectors, layout=Layout.PAIRS, unit_rows=True, mean=True)
     job = Job(id=1, work=work)
@@ -175,7 +172,6 @@ def test_answers_travel_in_parts_of_bounded_size(size: int) -> None:
 
 @pytest.mark.parametrize("error", [Internal("oh"), InvalidInput("no", field="f"), Overloaded("full", retry_after=2.0)])
 def test_errors_travel_as_answers(error: SelvageError) -> None:
-    """With field and wait."""
     message, unsent = pb.AttachResponse(), link_codec.UnsentOutcome(9, error)
     unsent.add_part(message, ROOM)
     assert message.ByteSize() <= unsent.size
@@ -207,14 +203,12 @@ def test_a_job_table_that_does_not_add_up_is_refused(change: dict[str, Any], mat
 
 
 def test_a_message_of_too_many_jobs_is_refused_before_any_is_read() -> None:
-    """Naming the limit."""
     request = pb.AttachRequest(jobs=[pb.Job(id=number) for number in range(link_codec.MESSAGE_JOBS + 1)])
     with pytest.raises(LimitExceeded, match="the limit is 4096"):
         link_codec.jobs_from_pb(request)
 
 
 def test_a_job_that_makes_no_sense_fails_alone() -> None:
-    """Its neighbours are read."""
     jobs = [Job(id=number, work=ENCODE, tokens=RaggedTokens.of([[1, 2]])) for number in (1, 2, 3)]
     request = link_codec.jobs_to_pb(jobs, "f")
     request.jobs[1].ClearField("encode")
@@ -225,7 +219,6 @@ def test_a_job_that_makes_no_sense_fails_alone() -> None:
 
 
 def test_a_load_survives() -> None:
-    """Every field of it."""
     backlogs = {Priority.BULK: Backlog(keys=2, jobs=4, tokens=99, long_jobs=1, long_tokens=90)}
     told = {
         "queued_tokens": 99,
@@ -243,7 +236,6 @@ def test_a_load_survives() -> None:
 
 
 def test_the_card_survives() -> None:
-    """Every field of it."""
     card = ModelCard(
         id="m",
         family="bert",

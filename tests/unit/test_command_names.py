@@ -56,7 +56,6 @@ def test_an_unknown_flag_is_refused_with_the_nearest(
 def test_programs_that_start_services_do_so_too(
     name: str, flag: str, near: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before they start anything."""
     line = refusal(partial(run_as_program, name), [flag, "x"], capsys)
     assert line == f"python -m {name}: unrecognized arguments: {flag}; did you mean {near}? (--help explains)"
 
@@ -104,14 +103,6 @@ def test_the_two_processes_of_the_readme_open_http(monkeypatch: pytest.MonkeyPat
     settings = FrontendSettings.read(frontend.split())
     assert f"curl -s {settings.http_listen}/" in readme
     assert (WorkerSettings.read(worker.split()).listen,) == settings.worker
-
-
-def test_an_error_that_is_no_missing_package_keeps_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    """A bug of ours must be seen where it is."""
-    with process_as_it_was():
-        begin("worker")
-        sys.excepthook(KeyError, KeyError("why"), None)
-    assert capsys.readouterr().err == "KeyError: 'why'\n"
 
 
 @pytest.mark.parametrize("module", ["structlog", "torch", "google.protobuf"])

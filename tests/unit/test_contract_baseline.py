@@ -33,7 +33,6 @@ def test_the_changelog_names_the_baseline() -> None:
     ],
 )
 def test_enums_have_the_numbers_of_the_contract(ours: type[IntEnum]) -> None:
-    """The codec passes numbers through."""
     theirs = getattr(worker_pb2 if ours is ChunkKind else vectors_pb2, ours.__name__)
     prefix = theirs.DESCRIPTOR.values_by_number[0].name.removesuffix("UNSPECIFIED")
     contract = {name.removeprefix(prefix): number for name, number in theirs.items() if number}

@@ -21,19 +21,6 @@ SCRAPES: dict[str, Any] = yaml.safe_load((DEPLOY / "prometheus/prometheus.yaml")
 PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
 SERIES = re.compile(r"\b(?:selvage|grpc_server|process|te)_[a-z_]+")
 SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
-TEI = [
-    "te_request_count",
-    "te_request_success",
-    "te_request_failure",
-    "te_request_duration",
-    "te_request_tokenization_duration",
-    "te_request_queue_duration",
-    "te_request_inference_duration",
-    "te_request_input_length",
-    "te_queue_size",
-    "te_batch_next_size",
-    "te_batch_next_tokens",
-]
 
 
 def rules(kind: str) -> list[dict[str, Any]]:
@@ -99,25 +86,6 @@ def test_grafana_is_provisioned() -> None:
     assert Path(mounted["./deploy/grafana/dashboard.json"]).parent == Path(provider["options"]["path"])
 
 
-def test_te_names_are_recorded() -> None:
-    """All that text-embeddings-inference tells of requests, queue and batches; histograms with all their parts."""
-    recorded = {rule["record"] for rule in rules("record")}
-    parts = {name for name in recorded if name.endswith(("_bucket", "_sum"))}
-    assert {re.sub(r"_(bucket|sum)$", "", name) for name in parts} | {name for name in recorded if name in TEI} == set(
-        TEI
-    )
-    histograms = {name.removesuffix("_bucket") for name in recorded if name.endswith("_bucket")}
-    assert {f"{name}{part}" for name in histograms for part in SUFFIXES["histogram"]} <= recorded
-
-
-def test_the_dashboard_is_drawn_on_a_grid() -> None:
-    """Ten to fourteen panels, no two on one place, each with a sentence on what to look for."""
-    assert 10 <= len(PANELS) <= 14
-    places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in PANELS}
-    assert len(places) == len({panel["id"] for panel in PANELS}) == len(PANELS)
-    assert all(panel["description"].endswith(".") for panel in PANELS)
-
-
 def test_what_is_scraped_is_where_compose_serves_it() -> None:
     """The jobs, the port, and the names in the network."""
     services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
@@ -131,7 +99,6 @@ def test_what_is_scraped_is_where_compose_serves_it() -> None:
 
 
 def test_every_metric_is_explained() -> None:
-    """docs/metrics.md has each of ours, and no other."""
     page = (ROOT / "docs" / "metrics.md").read_text()
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in told() if name.startswith("selvage_")}
     assert set(re.findall(r"`(selvage_[a-z_]+)[`{]", page)) == families
@@ -139,7 +106,6 @@ def test_every_metric_is_explained() -> None:
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool; Debian's package prometheus has it")
 def test_prometheus_takes_them() -> None:
-    """As its own tool says."""
     for *words, name in (
         ("check", "rules", "rules.yaml"),
         ("check", "config", "prometheus.yaml"),

@@ -1,178 +1,146 @@
-"""The frontend's leaving out of repeats against the worker that knows nothing of it."""
+"""Whatever is repeated: each number comes back to its own input."""
 
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise, product
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from frontend_service.domain.limits import ENVELOPE_BYTES, Limits
+from frontend_service.services.repeats import Distinct, ScoreTable, take_sequences
 from frontend_service.tokenizing.tokens import TokenizedBatch
-from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.kernels.rows import row_kernels
-from gpu_worker.model.loading import load
-from shared.jobs import Classify, Job, JobResult, Rows, SparseRows, Work
-from shared.vectors import DataType, InputType, Layout, MultiVectors, ScoringMethod
-from support.random_models import random_model
-from support.repeats import EXCLAMATION, LATE, ORDER, PAIRS, TEXTS, Computing, both, tokenized
-from support.tiny import CPU, DENSE, MULTI, SPARSE, encode, raw, run, score
+from shared.errors import ResultTooLarge
+from shared.jobs import Classify, Encode, JobResult, RaggedTokens, Rows, Score, SparseRows, Work
+from shared.vectors import Layout, ScoringMethod
+from support.tiny import DENSE, encode, score
 
-pytestmark = pytest.mark.usefixtures("remembered")
+Computing = Callable[[Work, TokenizedBatch], JobResult]
+LATE, PAIRS = ScoringMethod.LATE_INTERACTION, Layout.PAIRS
 
 
-@cache
-def engine(name: str) -> ModelEngine:
-    return ModelEngine(load(random_model(name), CPU))
+def tokenized(texts: Sequence[Sequence[int]], **options: Sequence[int]) -> TokenizedBatch:
+    """As a tokenization makes it; prompts of no tokens unless told."""
+    own: dict[str, Any] = {"prompt_lengths": (0,) * len(texts)} | {name: tuple(each) for name, each in options.items()}
+    return TokenizedBatch(tokens=RaggedTokens.of(texts), truncated=(False,) * len(texts), **own)
 
 
-def computed_by(name: str) -> Computing:
-    """The engine of a tiny model."""
-
-    def compute(work: Work, some: TokenizedBatch) -> JobResult:
-        beside = {"second_segments": some.second_segments, "unattended_tails": some.unattended_tails}
-        job = Job(id=1, work=work, tokens=some.tokens, prompt_lengths=some.prompt_lengths, **beside)
-        return run(engine(name), [job])[0]
-
-    return compute
-
-
-def numbers(rows: Rows, data_type: DataType) -> np.ndarray:
-    """Packed rows as float32."""
-    count = len(rows.data) // data_type.row_bytes(rows.dimensions)
-    held = {"data": rows.data, "scales": rows.scales}
-    vectors = MultiVectors(data_type=data_type, dimensions=rows.dimensions, lengths=(count,), **held)
-    return row_kernels.unpack(vectors).numpy()
-
-
-def assert_close(ours: JobResult, theirs: JobResult, data_type: DataType = DataType.FLOAT32) -> None:
-    """Lengths and ids equal, every number but for rounding: in INT8 and BFLOAT16 by a step."""
-    step = {DataType.INT8: 0.05, DataType.BFLOAT16: 0.05, DataType.FLOAT16: 0.01}.get(data_type, 1e-4)
-    for name in ("row_lengths", "token_ids"):
-        assert getattr(ours, name) == getattr(theirs, name)
-    assert ours.winners == theirs.winners
-    for mine, other in ((ours.dense, theirs.dense), (ours.tokens, theirs.tokens)):
-        assert (mine is None) == (other is None)
-        if mine is not None and other is not None:
-            np.testing.assert_allclose(numbers(mine, data_type), numbers(other, data_type), rtol=0, atol=step)
-    assert (ours.sparse is None) == (theirs.sparse is None)
-    found = [(ours.scores, theirs.scores), (ours.similarities, theirs.similarities)]
-    if ours.sparse is not None and theirs.sparse is not None:
-        assert (ours.sparse.lengths, ours.sparse.indices) == (theirs.sparse.lengths, theirs.sparse.indices)
-        found.append((ours.sparse.values, theirs.sparse.values))
-    for own, others in found:
-        np.testing.assert_allclose(np.frombuffer(own, "<f4"), np.frombuffer(others, "<f4"), rtol=1e-5, atol=1e-4)
+def both(compute: Computing, work: Work, some: TokenizedBatch) -> tuple[JobResult, JobResult]:
+    """The result of the request without its repeats, made whole, and that of the request as it is."""
+    texts = keys(some)
+    whole = compute(work, some)
+    if not isinstance(work, Score):
+        distinct = Distinct.among(texts)
+        return take_sequences(compute(work, some.at(distinct.first)), distinct.inverse, Limits()), whole
+    count = work.queries
+    if work.layout is PAIRS:
+        queries = documents = Distinct.among(zip(texts[:count], texts[count:], strict=True))
+        table = ScoreTable.of_pairs(queries)
+    else:
+        queries, documents = Distinct.among(texts[:count]), Distinct.among(texts[count:])
+        table = ScoreTable(rows=queries.inverse, columns=documents.inverse)
+    once = some.at([*queries.first, *(count + place for place in documents.first)])
+    return table.take(compute(replace(work, queries=len(queries.first)), once)), whole
 
 
-def split(data: bytes, lengths: Sequence[int]) -> list[bytes]:
-    """Entries of one size, by text."""
-    ends, size = np.cumsum([0, *lengths]).tolist(), len(data) // max(1, sum(lengths))
-    return [data[size * start : size * stop] for start, stop in pairwise(ends)]
+def keys(some: TokenizedBatch) -> list[tuple[object, ...]]:
+    """All that the rows of each sequence depend on."""
+    zeros = (0,) * len(some.tokens)
+    texts = (some.tokens.ids[4 * start : 4 * stop] for start, stop in pairwise(some.tokens.offsets))
+    options = (some.prompt_lengths, some.second_segments or zeros, some.unattended_tails or zeros)
+    return list(zip(texts, *options, strict=True))
 
 
-def pieces(result: JobResult, texts: int) -> list[tuple[bytes, ...]]:
-    """All bytes that each text got."""
-    one, rows = [1] * texts, result.row_lengths or [1] * texts
-    dense, tokens = result.dense or Rows(dimensions=1, data=b""), result.tokens or Rows(dimensions=1, data=b"")
-    sparse = result.sparse or SparseRows(lengths=(0,) * texts, indices=b"", values=b"")
-    parts = [(dense.data, one), (dense.scales, one), (tokens.data, rows), (tokens.scales, rows)]
-    parts += [(result.token_ids, rows), (result.scores, rows)]
-    parts += [(sparse.indices, sparse.lengths), (sparse.values, sparse.lengths)]
-    return list(zip(*(split(*part) for part in parts), strict=True))
+def mark(*parts: object) -> int:
+    """A number that says what it was made of."""
+    return crc32(repr(parts).encode())
 
 
-def assert_repeated(got: Sequence[Any], of: Sequence[Any]) -> None:
-    """Equal inputs got the same, and others not all the same."""
-    found: dict[Any, set[Any]] = {}
-    for key, piece in zip(of, got, strict=True):
-        found.setdefault(key, set()).add(piece)
-    assert {len(each) for each in found.values()} == {1}
-    assert len(set.union(*found.values())) > 1
+def words(values: Sequence[int]) -> bytes:
+    return np.array(values, dtype="<u4").tobytes()
 
 
-ENCODES = {
-    "tiny-bert": encode(DENSE, MULTI, dimensions=20),
-    "tiny-bge-m3": encode(DENSE, SPARSE, MULTI, token_ids=True),
-    "tiny-colbert": encode(MULTI, token_ids=True, input_type=InputType.DOCUMENT),
-    "tiny-splade": encode(SPARSE, sparse_top_k=30),
-}
+def telling(work: Work, some: TokenizedBatch) -> JobResult:
+    """A worker whose every number says of which input it is, and which of its numbers."""
+    own = [
+        (
+            some.tokens.lengths[place],
+            repr((one.tokens.ids, one.prompt_lengths, one.second_segments, one.unattended_tails)).encode(),
+        )
+        for place in range(len(some.tokens))
+        for one in [some.at([place])]
+    ]
+    if isinstance(work, Encode | Classify):
+        marks = [mark(key) for key in own]
+        rows = [mark(each, row) for each in marks for row in range(each % 4)]
+        result = JobResult(dense=Rows(dimensions=1, data=words(marks), scales=words(marks)), scores=words(marks))
+        if isinstance(work, Classify) and not work.tokens:
+            return result
+        counts = tuple(each % 4 for each in marks)
+        tokens = Rows(dimensions=2, data=words(np.repeat(rows, 2)), scales=words(rows))
+        lengths = tuple(each // 4 % 3 for each in marks)
+        pairs = words([mark(each, "pair", pair) for each in marks for pair in range(each // 4 % 3)])
+        sparse = SparseRows(lengths=lengths, indices=pairs, values=pairs)
+        beside = {"token_ids": words(rows), "scores": words(np.repeat(rows, 3))}
+        return JobResult(dense=result.dense, tokens=tokens, sparse=sparse, row_lengths=counts, **beside)
+    assert isinstance(work, Score)
+    queries, documents = own[: work.queries], own[work.queries :]
+    met = list(zip(queries, documents, strict=True) if work.layout is PAIRS else product(queries, documents))
+    explained = [mark(*pair, place) for pair in met for place in range(pair[0][0])] if work.explain else []
+    return JobResult(
+        scores=words([mark(*pair) for pair in met]),
+        winners=words(explained),
+        similarities=words([each ^ 1 for each in explained]),
+    )
 
 
-@pytest.mark.parametrize("name", ENCODES)
-def test_vectors(name: str) -> None:
-    """Of every output, texts without a token row included; those of equal texts to the last bit."""
-    some = tokenized([TEXTS[each] for each in ORDER])
-    ours, whole = both(computed_by(name), ENCODES[name], some)
-    assert_close(ours, whole)
-    assert_repeated(pieces(ours, len(ORDER)), ORDER)
-    assert (0 in ours.row_lengths) == (name in ("tiny-bge-m3", "tiny-colbert"))
+FEW = st.integers(0, 1)
+INPUTS = st.lists(st.tuples(st.lists(st.integers(1, 2), min_size=1, max_size=3), FEW, FEW, FEW), min_size=1, max_size=9)
 
 
-@pytest.mark.parametrize("data_type", DataType)
-def test_vectors_of_every_data_type(data_type: DataType) -> None:
-    """With their scales, dense and of tokens."""
-    work = raw(DENSE, MULTI, data_type=data_type)
-    ours, whole = both(computed_by("tiny-bge-m3"), work, tokenized([TEXTS[each] for each in ORDER]))
-    assert_close(ours, whole, data_type)
-    assert_repeated(pieces(ours, len(ORDER)), ORDER)
+def read(inputs: list[tuple[list[int], int, int, int]]) -> TokenizedBatch:
+    texts, prompts, seconds, tails = zip(*inputs, strict=True)
+    return tokenized(texts, prompt_lengths=prompts, second_segments=seconds, unattended_tails=tails)
 
 
-def test_vectors_without_a_row() -> None:
-    """Texts of which every token is skipped have no bytes to repeat."""
-    work = encode(MULTI, token_ids=True, input_type=InputType.DOCUMENT)
-    ours, whole = both(computed_by("tiny-colbert"), work, tokenized([[EXCLAMATION]] * 3 + [[EXCLAMATION] * 2]))
-    assert ours.row_lengths == whole.row_lengths == (0, 0, 0, 0)
-    assert ours.tokens == whole.tokens == Rows(dimensions=48, data=b"")
+@settings(max_examples=200, deadline=None)
+@given(INPUTS, st.sampled_from([encode(DENSE), Classify(), Classify(tokens=True)]))
+def test_every_number_of_a_sequence_comes_back_to_it(inputs: list[Any], work: Work) -> None:
+    """Exactly, whatever is repeated and however many rows each has."""
+    ours, whole = both(telling, work, read(inputs))
+    assert ours == whole
 
 
-@pytest.mark.parametrize("token_id", [None, TEXTS[0][2], 999])
-def test_labels_of_tokens(token_id: int | None) -> None:
-    """Of all, of some, of none."""
-    work = Classify(tokens=True, token_id=token_id)
-    ours, whole = both(computed_by("tiny-token-classifier"), work, tokenized([TEXTS[each] for each in ORDER]))
-    assert_close(ours, whole)
-    assert sum(ours.row_lengths) == {None: sum(len(TEXTS[each]) for each in ORDER), 999: 0}.get(token_id, 3)
-    if token_id is None:
-        assert_repeated(pieces(ours, len(ORDER)), ORDER)
+@settings(max_examples=200, deadline=None)
+@given(INPUTS, INPUTS, st.sampled_from(Layout), st.booleans())
+def test_every_score_comes_back_to_its_pair(first: list[Any], second: list[Any], layout: Layout, explain: bool) -> None:
+    """Exactly, with all that explains it: the winners of a single query."""
+    first = first[:1] if explain else first
+    size = min(len(first), len(second))
+    queries, documents = (first[:size], second[:size]) if layout is PAIRS else (first, second)
+    work = score(LATE, len(queries), layout, explain=explain)
+    ours, whole = both(telling, work, read([*queries, *documents]))
+    assert ours == whole
 
 
-def test_labels_of_pairs() -> None:
-    """The same ids are another input where the second text begins elsewhere."""
-    order = [0, 1, 0, 2, 2, 0, 4, 1]
-    seconds = [1, 1, 1, 5, 6, 2, 9, 1]
-    some = tokenized([TEXTS[each] for each in order], second_segments=seconds)
-    ours, whole = both(computed_by("tiny-cross-encoder"), Classify(), some)
-    assert_close(ours, whole)
-    assert_repeated(pieces(ours, len(order)), list(zip(order, seconds, strict=True)))
-    assert len(set(pieces(ours, len(order)))) == 6
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=9), st.lists(st.integers(0, 2), min_size=1, max_size=9))
+def test_the_tokens_of_all_pairs_are_counted_without_them(queries: list[int], documents: list[int]) -> None:
+    """Sixteen million pairs of a few texts are refused before they are made."""
+    rows, columns = Distinct.among(queries), Distinct.among(documents)
+    table = ScoreTable(rows=rows.inverse, columns=columns.inverse)
+    lengths = range(3, 3 + len(rows.first) * len(columns.first))
+    assert table.total(lengths) == sum(lengths[cell] for cell in table.cells)
 
 
-SCORES = {
-    "tiny-bert": (ScoringMethod.DENSE, {}),
-    "tiny-colbert": (LATE, {"mean": True}),
-    "tiny-splade": (ScoringMethod.SPARSE, {}),
-    "tiny-bge-m3": (ScoringMethod.HYBRID, {}),
-}
-QUERIES = [0, 4, 0, 2, 4, 0, 1, 1, 0, 4, 2, 0, 0]
-"""Which text each query of `ORDER`'s documents is."""
-
-
-@pytest.mark.parametrize("layout", Layout)
-@pytest.mark.parametrize("name", SCORES)
-def test_scores(name: str, layout: Layout) -> None:
-    """By every method; of equal queries with equal documents to the last bit."""
-    method, options = SCORES[name]
-    some = tokenized([TEXTS[each] for each in [*QUERIES, *ORDER]])
-    ours, whole = both(computed_by(name), score(method, len(QUERIES), layout, **options), some)
-    assert_close(ours, whole)
-    pairs = list(zip(QUERIES, ORDER, strict=True) if layout is PAIRS else product(QUERIES, ORDER))
-    assert_repeated(np.frombuffer(ours.scores, "<f4").tolist(), pairs)
-
-
-def test_explained_scores() -> None:
-    """A document's winners stay with it; those of equal documents are the same."""
-    some = tokenized([TEXTS[each] for each in [2, *ORDER]], unattended_tails=[4] + [0] * len(ORDER))
-    ours, whole = both(computed_by("tiny-colbert"), score(LATE, 1, explain=True), some)
-    assert_close(ours, whole)
-    for part in (ours.winners, ours.similarities):
-        assert_repeated(split(part, [len(TEXTS[2])] * len(ORDER)), ORDER)
+def test_a_repeated_sparse_vector_is_refused_by_its_whole_size_before_it_is_made() -> None:
+    """How many weights it has is known only when it is computed; a thousand copies of it are not made to be counted."""
+    weights = SparseRows(lengths=(3,), indices=words([1, 2, 3]), values=words([4, 5, 6]))
+    places = np.zeros(1000, dtype=np.int64)
+    limits = Limits(message_bytes=ENVELOPE_BYTES + 8 * 3 * 1000)
+    assert take_sequences(JobResult(sparse=weights), places, limits).sparse is not None
+    with pytest.raises(ResultTooLarge, match="24000 bytes"):
+        take_sequences(JobResult(sparse=weights), places, Limits(message_bytes=limits.message_bytes - 1))

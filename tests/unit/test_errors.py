@@ -27,7 +27,6 @@ def test_a_class_of_its_own_is_told_as_its_base() -> None:
 
 @pytest.mark.parametrize("reason", error_classes())
 def test_every_error_names_a_status_of_grpc(reason: str) -> None:
-    """So that none ends as UNKNOWN."""
     error = error_classes()[reason]("what happened", field="texts[3]")
     status = to_status(error)
     assert status.code == grpc.StatusCode[error.status].value[0]
@@ -46,18 +45,8 @@ def test_the_tree_is_complete() -> None:
     assert len(classes) == len(error_classes()) == 15
 
 
-def test_a_class_without_a_reason_of_its_own_is_its_base() -> None:
-    """What another service tells is never read as something that only this process knows."""
-
-    class Nearer(DeadlineExceeded):
-        """In this process."""
-
-    assert error_classes()[Nearer.reason] is DeadlineExceeded
-
-
 @pytest.mark.parametrize("reason", error_classes())
 def test_an_error_survives_the_way_from_the_worker(reason: str) -> None:
-    """Class, message, field and wait come back."""
     sent = error_classes()[reason]("what happened", field="texts[3]", retry_after=1.5)
     received = error_from_pb(error_to_pb(sent))
     assert type(received) is type(sent)
@@ -83,6 +72,5 @@ def test_no_error_that_leaves_controls_a_terminal(message: str, field: str) -> N
 
 
 def test_overload_tells_when_to_try_again() -> None:
-    """RetryInfo beside ErrorInfo."""
     details = to_status(Overloaded("full", retry_after=2.0)).details
     assert [each.type_url.rpartition(".")[2] for each in details] == ["ErrorInfo", "RetryInfo"]

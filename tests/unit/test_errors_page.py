@@ -16,7 +16,6 @@ PAGE = (Path(__file__).parents[2] / "docs" / "errors.md").read_text()
 
 
 def test_every_error_is_there_with_its_statuses() -> None:
-    """But the one that never leaves a frontend."""
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (\d+) \|", PAGE, flags=re.MULTILINE)
     classes = [each for each in error_classes().values() if each is not GivenBack]
     assert sorted(rows) == sorted((each.reason, each.status, str(status_of(each("")))) for each in classes)

@@ -29,7 +29,6 @@ def clock() -> Clock:
 
 
 def test_what_changed_is_read_again_a_second_later(tmp_path: Path, clock: Clock) -> None:
-    """Of several files any one."""
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_text("1")
     second.write_text("2")

@@ -165,7 +165,6 @@ async def test_watches_have_places_of_their_own(method: str) -> None:
 
 
 async def test_health_needs_no_key() -> None:
-    """Where calls do."""
     async with served(Calls(timeout=60, identify=identified)) as (_, channel):
         await opened(channel, WATCH, REQUESTS[WATCH])
         assert await status_of(channel) == health_pb2.HealthCheckResponse.SERVING

@@ -244,7 +244,6 @@ def test_the_rooms_of_the_worker_are_drawn_as_they_are() -> None:
 
 
 def test_no_room_holds_a_quarter_of_the_worker() -> None:
-    """What grows beyond that is split."""
     lines = dict.fromkeys(rooms(), 0)
     for path in files("gpu_worker/**/*.py"):
         lines[str(path.parent.relative_to(ROOT / "gpu_worker"))] += len(path.read_text().splitlines())

@@ -49,24 +49,9 @@ def test_kubernetes_takes_them(manifest: str) -> None:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_the_service_is_headless(name: str) -> None:
-    """A gRPC client keeps its connection: it has to see every replica."""
-    spec = MANIFESTS[f"Service selvage-{name}"]["spec"]
-    assert spec["clusterIP"] == "None"
-    assert spec["selector"] == MANIFESTS[f"Deployment selvage-{name}"]["spec"]["template"]["metadata"]["labels"]
-
-
-@pytest.mark.parametrize("name", SETTINGS)
 def test_every_variable_is_a_setting(name: str) -> None:
-    """A misspelt one would be ignored in silence."""
     fields, prefix = SETTINGS[name].model_fields, SETTINGS[name].model_config["env_prefix"]
     assert set(environment(name)) <= {f"{prefix}{field.upper()}" for field in fields}
-
-
-def test_a_fingerprint_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the variable that stands there empty: any model is served."""
-    monkeypatch.setenv("SELVAGE_FRONTEND_FINGERPRINT", environment("frontend")["SELVAGE_FRONTEND_FINGERPRINT"])
-    assert FrontendSettings.read([]).fingerprint == ()
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -90,7 +75,6 @@ def test_ports_are_those_that_it_listens_on(name: str) -> None:
 
 
 def test_frontends_ask_where_workers_listen() -> None:
-    """By the name of their service."""
     [port] = [each["port"] for each in MANIFESTS["Service selvage-worker"]["spec"]["ports"] if each["name"] == "grpc"]
     assert environment("frontend")["SELVAGE_FRONTEND_WORKER"] == f"dns:///selvage-worker:{port}"
 
@@ -104,18 +88,8 @@ def test_life_and_readiness_are_two_questions(name: str) -> None:
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_grace_period_outlasts_the_drain(name: str) -> None:
-    """Else the kubelet kills what still answers."""
     delay = float(environment(name).get("SELVAGE_FRONTEND_DRAIN_DELAY", 0))
     assert pod(name)["terminationGracePeriodSeconds"] > SETTINGS[name].model_fields["drain_seconds"].default + delay
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_a_drain_is_seen_before_it_ends(name: str) -> None:
-    """By the readiness probe, once; workers tell their frontends themselves."""
-    delay = float(environment(name).get("SELVAGE_FRONTEND_DRAIN_DELAY", 60))
-    assert (
-        delay > container(name)["readinessProbe"]["periodSeconds"] + container(name)["readinessProbe"]["timeoutSeconds"]
-    )
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -140,19 +114,3 @@ def test_workers_are_scaled_by_what_prometheus_records() -> None:
     assert rule["seriesQuery"] in recorded
     assert rule["seriesQuery"] in rule["metricsQuery"]
     assert metric["external"]["metric"]["name"] == rule["name"]["as"]
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_an_autoscaler_and_nothing_else_says_how_many(name: str) -> None:
-    """A number in the deployment would undo its work at every `kubectl apply`."""
-    assert "replicas" not in MANIFESTS[f"Deployment selvage-{name}"]["spec"]
-    target = MANIFESTS[f"HorizontalPodAutoscaler selvage-{name}"]["spec"]["scaleTargetRef"]
-    assert (target["kind"], target["name"]) == ("Deployment", f"selvage-{name}")
-
-
-def test_images_are_named_by_a_version() -> None:
-    """That of the package, which kustomization.yaml replaces by yours."""
-    assert {image["name"] for image in KUSTOMIZATION["images"]} == {
-        container(name)["image"].partition(":")[0] for name in SETTINGS
-    }
-    assert all(not container(name)["image"].endswith(":latest") for name in SETTINGS)

@@ -111,7 +111,6 @@ def terms() -> list[str]:
 
 
 def test_docstrings_stand_alone() -> None:
-    """Each says of what it speaks."""
     assert [line for path in python_files(*PROGRAMS) for line in fragments(path)] == []
 
 
@@ -134,7 +133,6 @@ def test_the_glossary_has_twenty_nouns_which_the_code_uses() -> None:
 
 
 def test_the_rules_find_what_they_are_for(tmp_path: Path) -> None:
-    """Or the tests above could not fail."""
     text = '"""Of HTTP."""\n\nfor each in range(3):\n    door = each\nclass Part:\n    """Whether it is."""\n'
     assert FRAGMENT.match("Of HTTP.")
     assert FRAGMENT.match("Whether it is.")

@@ -68,7 +68,6 @@ def test_what_is_cut_off_or_spoilt_leads_nothing_beyond_its_end(job_id: int, dat
 
 
 def test_a_piece_is_read_without_a_copy() -> None:
-    """It is a view of the message."""
     raw = led_by(LeadingPiece(job_id=7, kind=3, data=bytes(1_000_000)), b"")
     tracemalloc.start()
     try:
@@ -144,20 +143,6 @@ async def test_no_message_is_larger_than_a_mebibyte(outcomes: list[tuple[int, Jo
     while not outbox.empty:
         assert len(await outbox.next_message()) < MEBIBYTE
     assert outbox.unsent == 0
-
-
-async def test_small_and_large_outcomes_share_each_message() -> None:
-    """However many small ones wait, a large one gets half of each message, and the other way round."""
-    outbox = Outbox(Load)
-    outbox.add_outcome(1, _sizes(2 * OUTCOMES_BYTES, 0, 0))
-    for identity in range(2, 100):
-        outbox.add_outcome(identity, _sizes(SMALL_BYTES, 0, 0))
-    for _ in range(3):
-        found = leading_piece(await outbox.next_message())
-        assert found is not None
-        piece, rest = found
-        assert len(piece.data) > OUTCOMES_BYTES // 2 - 1000
-        assert len(rest) > OUTCOMES_BYTES // 2 - 2 * SMALL_BYTES
 
 
 async def test_an_outcome_whose_lengths_are_too_many_is_sent_all_the_same() -> None:

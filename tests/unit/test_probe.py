@@ -32,12 +32,10 @@ def server() -> Iterator[str]:
 
 @pytest.mark.parametrize(("service", "status"), [("good", 0), ("", 0), ("bad", 1), ("unknown", 1)])
 def test_the_probe_tells_by_its_status(server: str, service: str, status: int) -> None:
-    """0 for SERVING, 1 for everything else."""
     assert status == probe.main([server, service, "--timeout", "240"])
 
 
 def test_the_probe_fails_where_nobody_answers() -> None:
-    """Within its time, although something may listen."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert probe.main([f"127.0.0.1:{silent.getsockname()[1]}", "good", "--timeout", "0.2"]) == 1
 
@@ -60,7 +58,6 @@ def test_the_probe_ends_no_server_that_answers(server: str, service: str) -> Non
 
 
 def test_the_probe_ends_no_server_that_is_not_there() -> None:
-    """It may still be starting."""
     ended: list[None] = []
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]

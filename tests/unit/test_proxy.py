@@ -56,20 +56,13 @@ def test_the_check_passes_iff_the_service_serves(
 ) -> None:
     """Bytes of HTTP/2 and protobuf, to a real gRPC server; None: it does not know the service."""
     servicer, port = server
+    assert SERVICE in PUBLIC_SERVICES
     if status is not None:
         servicer.set(SERVICE, status)
     assert passes(port, 120.0 if good else 0.3) is good  # what is good comes in milliseconds
 
 
-def test_the_check_names_a_service_of_ours() -> None:
-    """At the end of what is sent, as a message of grpc.health.v1."""
-    message = health_pb2.HealthCheckRequest(service=SERVICE).SerializeToString()
-    assert SERVICE in PUBLIC_SERVICES
-    assert SENT[-1].endswith(len(message).to_bytes(4, "big") + message)
-
-
 def test_the_proxy_serves_and_finds_frontends_where_compose_has_them() -> None:
-    """The ports of both sides."""
     services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
     for door in ("", "HTTP_"):
         listen = services["frontend"]["environment"][f"SELVAGE_FRONTEND_{door}LISTEN"].rpartition(":")[2]
@@ -89,7 +82,6 @@ def test_a_caller_cannot_choose_its_key(section: str) -> None:
 
 @pytest.mark.skipif(shutil.which("haproxy") is None, reason="there is no haproxy; Debian's package has it")
 def test_haproxy_takes_it() -> None:
-    """Without a warning."""
     answer = subprocess.run(
         ["haproxy", "-c", "-f", str(ROOT / "deploy/proxy/haproxy.cfg")], capture_output=True, text=True, check=False
     )

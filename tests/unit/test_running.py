@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from harness.environment import ROOT, python_path
-from harness.serving import meaning, run
+from harness.serving import meaning
 
 PROGRAM = """
 import asyncio
@@ -41,19 +41,6 @@ def test_a_signal_lets_a_program_stop_what_it_started(number: signal.Signals, st
     process.send_signal(number)
     said, errors = process.communicate()
     assert (said, errors, process.returncode) == ("stopped what it started\n", "", status)
-
-
-def test_results_and_errors_pass() -> None:
-    """As from asyncio.run."""
-
-    async def main(fails: bool) -> int:
-        if fails:
-            raise KeyError("why")
-        return 7
-
-    assert run(main(False)) == 7
-    with pytest.raises(KeyError, match="why"):
-        run(main(True))
 
 
 @pytest.mark.parametrize(

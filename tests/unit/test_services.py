@@ -52,7 +52,6 @@ class Registrar:
 
 
 async def test_the_frontend_registers_just_these() -> None:
-    """A service that health tells of answers."""
     server, threads = Registrar(), ThreadPoolExecutor(1)
     worker: Any = None
     frontend = Frontend(Pipeline(worker, Limits(), threads, threads), Calls(timeout=600))

@@ -80,8 +80,6 @@ async def test_a_call_is_a_span_below_its_callers(house: House) -> None:
 
 
 async def test_a_failed_call_says_why(house: House) -> None:
-    """By code and reason, without the message."""
-
     async def work() -> None:
         raise InvalidInput("a text of the user's")
 
@@ -94,19 +92,7 @@ async def test_a_failed_call_says_why(house: House) -> None:
     assert "user" not in span.to_json()
 
 
-async def test_a_call_of_no_trace_begins_one(house: House) -> None:
-    """Whose id its job carries."""
-    caller, told = Caller(method="m", request_id="id"), list[str]()
-
-    async def work() -> None:
-        told.append(house.calls.terms(caller).traceparent)
-
-    await house.calls.answer(caller, work)
-    assert told[0][3:35] == f"{house.ended['m'].context.trace_id:032x}"
-
-
 def test_a_job_is_a_span_with_its_queue_and_compute(house: House) -> None:
-    """Below the frontend's, one after the other."""
     job = Job(id=1, work=Classify(), tokens=RaggedTokens.of([[1, 2]]), traceparent=CALLER.traceparent)
     house.spans.job(job, JobResult(queue=0.5, compute=0.25))
     ended = house.ended

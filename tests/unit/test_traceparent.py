@@ -22,7 +22,6 @@ GOOD = f"00-{TRACE}-{SPAN}-01"
     [GOOD, f" {GOOD} ", f"01-{TRACE}-{SPAN}-01", f"cc-{TRACE}-{SPAN}-01-what-a-later-version-adds"],
 )
 def test_a_valid_header_is_written_as_version_00(given: str) -> None:
-    """Of a later version what this one knows."""
     assert trace_context.valid(given) == GOOD
 
 
@@ -41,7 +40,6 @@ def test_a_valid_header_is_written_as_version_00(given: str) -> None:
     ],
 )
 def test_any_other_is_ignored(given: str) -> None:
-    """As if it had not come."""
     assert trace_context.valid(given) == ""
 
 
@@ -62,14 +60,12 @@ class Context:
 
 
 def test_the_caller_has_its_trace() -> None:
-    """The state's parts are joined in their order."""
     caller = caller_in("m", "id", Context(("tracestate", "a=1"), ("traceparent", GOOD), ("tracestate", "b=2")))
     assert (caller.traceparent, caller.tracestate) == (GOOD, "a=1,b=2")
 
 
 @pytest.mark.parametrize("state", ["a=1", "x" * 513])
 def test_a_state_without_a_trace_is_nothing(state: str) -> None:
-    """And one that is too long never travels."""
     assert caller_in("m", "id", Context(("traceparent", "bad"), ("tracestate", state))).tracestate == ""
     assert caller_in("m", "id", Context(("traceparent", GOOD), ("tracestate", "x" * 513))).tracestate == ""
 

@@ -117,7 +117,6 @@ def test_pairs_of_a_cross_encoder(tmp_path: Path) -> None:
 
 
 def test_a_side_that_is_none_is_refused(tmp_path: Path) -> None:
-    """By transformers, whose words are passed on."""
     write_encoder(tmp_path, "tiny-bert")
     change(tmp_path, tokenizer_config={"truncation_side": "middle"})
     with pytest.raises(ModelRefused, match=r"the tokenizer cannot be loaded: .*middle"):

@@ -1,4 +1,4 @@
-"""A pair, a guarded frontend of its worker, and released clients, for the tests of this folder."""
+"""A guarded frontend of a worker, and released clients, for the tests of this folder."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -8,12 +8,11 @@ import pytest
 
 from frontend_service.access.api_keys import hashed
 from harness.member import ServiceProcess
-from harness.stack import Stack, stack
+from harness.stack import Stack
 from selvage.v1.embedding_pb2 import EmbedRequest
 from shared.server.services import PUBLIC_SERVICES
-from support.http_calls import APIS, KEY, MODEL, Clients
+from support.http_calls import APIS, KEY, Clients
 from support.programs import program, python_of
-from support.random_models import random_model
 from support.references import Calls, dense
 
 
@@ -28,33 +27,26 @@ async def clients(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cli
 
 
 @pytest.fixture(scope="session")
-async def bert(nursery: object) -> AsyncIterator[Stack]:
-    """Dense vectors of 64 dimensions."""
-    async with stack(random_model(MODEL), frontend=APIS) as running:
-        yield running
+def url(tiny: Stack) -> str:
+    return tiny.frontends[0].http_url
 
 
 @pytest.fixture(scope="session")
-def url(bert: Stack) -> str:
-    return bert.frontends[0].http_url
-
-
-@pytest.fixture(scope="session")
-def expected(bert: Stack) -> Callable[..., Awaitable[np.ndarray]]:
+def expected(tiny: Stack) -> Callable[..., Awaitable[np.ndarray]]:
     """[texts, dimensions] float32 of an Embed's fields, by gRPC."""
 
     async def embedded(**asked: Any) -> np.ndarray:
-        return dense(await Calls(bert.channel).embedding.Embed(EmbedRequest(**asked)))
+        return dense(await Calls(tiny.channel).embedding.Embed(EmbedRequest(**asked)))
 
     return embedded
 
 
 @pytest.fixture(scope="session")
-async def guarded(bert: Stack, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServiceProcess]:
+async def guarded(tiny: Stack, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServiceProcess]:
     """Another frontend of the same worker: who has the key may ask one thing at a time."""
     keys = tmp_path_factory.mktemp("keys") / "keys.toml"
     keys.write_text(f'[[keys]]\nname = "search"\nsha256 = "{hashed(KEY)}"\nrequests_at_once = 1\n')
-    flags = {"worker": bert.worker.address, "api-keys": keys, "log-level": "debug", **APIS}
+    flags = {"worker": tiny.worker.address, "api-keys": keys, "log-level": "debug", **APIS}
     member = ServiceProcess("frontend_service", PUBLIC_SERVICES, flags)
     await member.start()
     await member.wait_ready()

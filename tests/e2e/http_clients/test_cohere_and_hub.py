@@ -5,39 +5,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.member import ServiceProcess
-from harness.stack import Stack, stack
+from harness.stack import Stack
 from selvage.v1.classification_pb2 import ClassifyRequest
 from selvage.v1.embedding_pb2 import EmbedRequest
 from selvage.v1.ranking_pb2 import RerankRequest
 from shared.vectors import DataType, InputType
 from support.http_calls import (
-    APIS,
     BOTH,
     DOCUMENTS,
     MODEL,
     QUERY,
     TEXTS,
     Clients,
-    Way,
-    brings_its_key,
     decoded,
-    is_told_that_it_asks_too_much,
     same_bits,
 )
-from support.random_models import random_model
 from support.references import Calls, near
 
-WAYS = [
-    Way(
-        *("cohere_embed", {"model": MODEL, "texts": ["w1"], "input_type": "search_query"}),
-        *("cohere.UnauthorizedError", "cohere.TooManyRequestsError"),
-    ),
-    Way("hub_features", {"text": "w1"}, "huggingface_hub.HfHubHTTPError", "huggingface_hub.HfHubHTTPError"),
-]
 
-
-async def test_cohere_gets_the_vectors_of_embed(clients: Clients, bert: Stack, url: str, expected: Any) -> None:
+async def test_cohere_gets_the_vectors_of_embed(clients: Clients, tiny: Stack, url: str, expected: Any) -> None:
     """In every type at once, after the prompt that belongs to the texts."""
     types = ["float", "int8", "uint8", "binary", "ubinary", "base64"]
     asked = {"model": MODEL, "texts": TEXTS, "embedding_types": types, "output_dimension": 16}
@@ -45,7 +31,7 @@ async def test_cohere_gets_the_vectors_of_embed(clients: Clients, bert: Stack, u
     same: dict[str, Any] = {"texts": TEXTS, "dimensions": 16, "normalize": True, "input_type": InputType.QUERY}
     rows = await expected(**same)
     small, bits = [
-        (await Calls(bert.channel).embedding.Embed(EmbedRequest(**same, data_type=kind))).dense.data
+        (await Calls(tiny.channel).embedding.Embed(EmbedRequest(**same, data_type=kind))).dense.data
         for kind in (DataType.INT8, DataType.BINARY)
     ]
     for way in BOTH:
@@ -83,11 +69,10 @@ async def test_coheres_first_client_gets_lists_or_types(clients: Clients, url: s
     assert told["texts"] == TEXTS
 
 
-async def test_cohere_gets_the_order_of_rerank(clients: Clients, bert: Stack) -> None:
+async def test_cohere_gets_the_order_of_rerank(clients: Clients, tiny: Stack, cross: Stack) -> None:
     """Of a reranker and of a model of vectors: all documents and the best ones, by both versions of its API."""
-    await reranks(clients, bert, MODEL)
-    async with stack(random_model("tiny-cross-encoder"), frontend=APIS) as running:
-        await reranks(clients, running, "tiny-cross-encoder")
+    await reranks(clients, tiny, MODEL)
+    await reranks(clients, cross, "tiny-cross-encoder")
 
 
 async def reranks(clients: Clients, running: Stack, model: str) -> None:
@@ -118,7 +103,6 @@ async def reranks(clients: Clients, running: Stack, model: str) -> None:
 async def test_cohere_raises_its_own_errors(
     clients: Clients, url: str, does: str, asked: dict[str, Any], error: str
 ) -> None:
-    """Their body has the message."""
     defaults = {"input_type": "search_document"} if does == "cohere_embed" else {}
     told = await clients.ask(does, url, **(defaults | asked))
     assert told["error"] == error, told
@@ -144,16 +128,15 @@ async def test_the_hub_compares_sentences(clients: Clients, url: str, expected: 
     near(np.array(told["plain"]), rows[1:] @ rows[0], 1e-6)
 
 
-async def test_the_hub_gets_the_labels_of_classify(clients: Clients) -> None:
+async def test_the_hub_gets_the_labels_of_classify(clients: Clients, classifier: Stack) -> None:
     """Best first, at the root and at the path; of one text it wants a list in a list."""
-    async with stack(random_model("tiny-classifier"), frontend=APIS) as running:
-        answer = await Calls(running.channel).classification.Classify(ClassifyRequest(texts=["w1"], normalize=True))
-        best = sorted(zip(answer.scores, answer.labels, strict=True), reverse=True)
-        for path, options in (("", {}), ("/predict", {}), ("", {"top_k": 2})):
-            told = await clients.ask("hub_labels", running.frontends[0].http_url + path, text="w1", **options)
-            wanted = best[: options.get("top_k")]
-            assert [each["label"] for each in told["plain"]] == [label for _, label in wanted]
-            near(np.array([each["score"] for each in told["plain"]]), [score for score, _ in wanted], 1e-6)
+    answer = await Calls(classifier.channel).classification.Classify(ClassifyRequest(texts=["w1"], normalize=True))
+    best = sorted(zip(answer.scores, answer.labels, strict=True), reverse=True)
+    for path, options in (("", {}), ("/predict", {}), ("", {"top_k": 2})):
+        told = await clients.ask("hub_labels", classifier.frontends[0].http_url + path, text="w1", **options)
+        wanted = best[: options.get("top_k")]
+        assert [each["label"] for each in told["plain"]] == [label for _, label in wanted]
+        near(np.array([each["score"] for each in told["plain"]]), [score for score, _ in wanted], 1e-6)
 
 
 async def test_the_hub_asks_how_we_are(clients: Clients, url: str) -> None:
@@ -163,17 +146,6 @@ async def test_the_hub_asks_how_we_are(clients: Clients, url: str) -> None:
 
 
 async def test_the_hub_raises_its_own_error(clients: Clients, url: str) -> None:
-    """With what was wrong."""
     told = await clients.ask("hub_features", url, text=["w1", ""])
     assert (told["error"], told["status"]) == ("huggingface_hub.HfHubHTTPError", 422)
     assert "inputs[1] is empty" in told["text"]
-
-
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.does)
-async def test_every_client_brings_its_key(clients: Clients, guarded: ServiceProcess, way: Way) -> None:
-    await brings_its_key(clients, guarded, way)
-
-
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.does)
-async def test_every_client_is_told_that_it_asks_too_much(clients: Clients, guarded: ServiceProcess, way: Way) -> None:
-    await is_told_that_it_asks_too_much(clients, guarded, way)

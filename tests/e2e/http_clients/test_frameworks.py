@@ -40,20 +40,20 @@ def same_ranks(answer: dict[str, Any], expected: list[tuple[int, float]], name: 
     near(np.array([score for _, score in answer[name]]), np.array([score for _, score in expected]), 1e-6)
 
 
-async def test_haystacks_ranker_gets_the_ranks_of_rerank(frameworks: Clients, bert: Stack, url: str) -> None:
+async def test_haystacks_ranker_gets_the_ranks_of_rerank(frameworks: Clients, tiny: Stack, url: str) -> None:
     """It always sends a bound of 4,096 tokens a document, more than this model takes: a bound is no demand."""
     asked = {"model": MODEL, "query": QUERY, "documents": DOCUMENTS}
-    same_ranks(await frameworks.ask("haystack_ranker", url, top_k=3, **asked), await ranks(bert, 3))
+    same_ranks(await frameworks.ask("haystack_ranker", url, top_k=3, **asked), await ranks(tiny, 3))
 
 
 @pytest.mark.parametrize(
     ("provider", "path"),
     [("cohere", "/v1/rerank"), ("jina", "/v1/rerank"), ("text-embeddings-inference", "/rerank")],
 )
-async def test_the_package_rerankers(frameworks: Clients, bert: Stack, url: str, provider: str, path: str) -> None:
+async def test_the_package_rerankers(frameworks: Clients, tiny: Stack, url: str, provider: str, path: str) -> None:
     """In each shape that it knows and this frontend speaks."""
     asked = {"model": MODEL, "provider": provider, "query": QUERY, "documents": DOCUMENTS}
-    same_ranks(await frameworks.ask("rerankers_api", f"{url}{path}", **asked), await ranks(bert))
+    same_ranks(await frameworks.ask("rerankers_api", f"{url}{path}", **asked), await ranks(tiny))
 
 
 @pytest.mark.parametrize("does", ["langchain_cohere", "langchain_infinity"])
@@ -76,7 +76,6 @@ async def test_langchain_gets_the_vectors_of_embed(
 async def test_litellm_gets_the_vectors_of_embed(
     frameworks: Clients, url: str, expected: Embedded, provider: str, path: str
 ) -> None:
-    """By the provider's own path and fields."""
     answer = await frameworks.ask("litellm_embed", f"{url}{path}", model=f"{provider}/{MODEL}", texts=TEXTS)
     side = InputType.DOCUMENT if provider == "cohere" else InputType.UNSPECIFIED
     rows = await expected(texts=TEXTS, input_type=side, normalize=True)
@@ -86,12 +85,12 @@ async def test_litellm_gets_the_vectors_of_embed(
 
 
 @pytest.mark.parametrize("provider", ["hosted_vllm", "cohere", "jina_ai"])
-async def test_litellm_gets_the_ranks_of_rerank(frameworks: Clients, bert: Stack, url: str, provider: str) -> None:
+async def test_litellm_gets_the_ranks_of_rerank(frameworks: Clients, tiny: Stack, url: str, provider: str) -> None:
     """It sends null for every field that its caller left out."""
     asked = {"model": f"{provider}/{MODEL}", "query": QUERY, "documents": DOCUMENTS}
     answer = await frameworks.ask("litellm_rerank", url, top_n=3, **asked)
     for way in ("ranks", "async"):
-        same_ranks(answer, await ranks(bert, 3), way)
+        same_ranks(answer, await ranks(tiny, 3), way)
 
 
 async def test_a_framework_brings_its_key(frameworks: Clients, guarded: Any) -> None:

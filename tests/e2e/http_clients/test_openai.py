@@ -24,13 +24,18 @@ from support.http_calls import (
 from support.references import eventually, near
 
 EMBED = {"model": MODEL, "input": "w1"}
-WAYS = [
+WAYS = [  # of all packages of this folder
     Way("openai_embed", EMBED, "openai.AuthenticationError", "openai.RateLimitError"),
     Way(
         *("langchain", {"model": MODEL, "texts": ["w1"], "check_embedding_ctx_length": False}),
         *("openai.AuthenticationError", "openai.RateLimitError"),
     ),
     Way("llama_openai", {"model": MODEL, "texts": ["w1"]}, *("openai.AuthenticationError", "openai.RateLimitError")),
+    Way(
+        *("cohere_embed", {"model": MODEL, "texts": ["w1"], "input_type": "search_query"}),
+        *("cohere.UnauthorizedError", "cohere.TooManyRequestsError"),
+    ),
+    Way("hub_features", {"text": "w1"}, "huggingface_hub.HfHubHTTPError", "huggingface_hub.HfHubHTTPError"),
 ]
 
 

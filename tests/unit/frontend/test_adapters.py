@@ -33,7 +33,6 @@ async def test_jobs_name_the_adapter_by_its_fingerprint() -> None:
 
 
 async def test_adapters_share_what_was_read_of_the_tokenizer() -> None:
-    """Each with prompts of its own."""
     fake = worker(b"1111", one="print-1")
     fake.adapters = [card(id="one", fingerprint="print-1", prompts={"query": "query : "}, labels=("score",))]
     async with World(fake) as world:

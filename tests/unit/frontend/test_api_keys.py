@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from frontend_service.access import new_key
 from frontend_service.access.api_keys import ApiKeys, hashed
 from shared.caller import Caller, caller_of
-from shared.errors import InvalidInput, Overloaded, Unauthenticated
+from shared.errors import Overloaded, Unauthenticated
 from shared.jobs import Priority
 from shared.security import LOOK_SECONDS, MOST_BYTES
 from shared.server.admission import Bounds
@@ -180,7 +180,6 @@ def test_garbage_ends_the_start_with_a_line(path: Path, garbage: bytes) -> None:
 def test_streams_of_a_key_are_limited_as_its_requests_are(
     path: Path, limits: str, requests: int | None, streams: int | None
 ) -> None:
-    """Unless the file says otherwise."""
     path.write_text(FILE.replace("requests_at_once = 2", limits))
     batch = ApiKeys(str(path)).identify(asking(BATCH))
     most = [quota and quota.most for quota in (batch.quota, batch.stream_quota)]
@@ -199,8 +198,3 @@ def test_a_new_key_is_known_by_what_is_printed(path: Path, capsys: pytest.Captur
     assert (written["requests_at_once"], written["streams_at_once"]) == (3, 1)
     path.write_text(FILE + entry)
     assert ApiKeys(str(path)).identify(asking(secret)).key == 'a "quoted" name'
-
-
-def test_a_priority_that_there_is_none() -> None:
-    with pytest.raises(InvalidInput, match="selvage-priority"):
-        asking(SEARCH, selvage_priority="soon")

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -42,77 +43,42 @@ AUTO = FrontendSettings.read(["--auto-truncate"]).limits
 Asks = Callable[[Frontend, Any], Awaitable[object]]
 
 
-def asks(
-    read: Callable[[Any], Any], ask: Callable[[Frontend], Callable[[Any, RequestTerms], Awaitable[object]]]
-) -> Asks:
+def asks(read: Callable[[Any], Any], ask: str) -> Asks:
     """A message, read by a codec and put to one of the services."""
-    return lambda frontend, message: ask(frontend)(read(message), RequestTerms.within(9))
+    return lambda frontend, message: attrgetter(ask)(frontend)(read(message), RequestTerms.within(9))
 
 
-def embeds(frontend: Frontend) -> Any:
-    return frontend.embedding.embed
-
-
-def reranks(frontend: Frontend) -> Any:
-    return frontend.ranking.rerank
-
-
-def labels(frontend: Frontend) -> Any:
-    return frontend.classification.texts
-
-
+EMBED, RERANK, TEXTS = "embedding.embed", "ranking.rerank", "classification.texts"
+OURS: dict[str, Any] = {"texts": [LONG]}
+THEIRS: dict[str, Any] = {"inputs": LONG}
 RPCS: dict[str, tuple[Asks, type[Message], dict[str, Any]]] = {
-    "Embed": (asks(codec.embed_request_from_pb, embeds), embedding_pb2.EmbedRequest, {"texts": [LONG]}),
+    "Embed": (asks(codec.embed_request_from_pb, EMBED), embedding_pb2.EmbedRequest, OURS),
     "Rerank": (
-        asks(codec.rerank_request_from_pb, reranks),
+        asks(codec.rerank_request_from_pb, RERANK),
         ranking_pb2.RerankRequest,
         {"query": LONG, "documents": ["a"]},
     ),
     "Score": (
-        asks(codec.score_request_from_pb, lambda frontend: frontend.ranking.score),
+        asks(codec.score_request_from_pb, "ranking.score"),
         ranking_pb2.ScoreRequest,
         {"queries": ["a"], "documents": [LONG]},
     ),
-    "Classify": (
-        asks(codec.classify_request_from_pb, labels),
-        classification_pb2.ClassifyRequest,
-        {"texts": [LONG]},
-    ),
+    "Classify": (asks(codec.classify_request_from_pb, TEXTS), classification_pb2.ClassifyRequest, OURS),
     "ClassifyTokens": (
-        asks(codec.classify_tokens_request_from_pb, lambda frontend: frontend.classification.tokens),
+        asks(codec.classify_tokens_request_from_pb, "classification.tokens"),
         classification_pb2.ClassifyTokensRequest,
-        {"texts": [LONG]},
+        OURS,
     ),
-    "tei Embed": (
-        asks(tei.embed_request_from_pb, embeds),
-        tei_pb2.EmbedRequest,
-        {"inputs": LONG},
-    ),
-    "tei EmbedSparse": (
-        asks(tei.embed_sparse_request_from_pb, embeds),
-        tei_pb2.EmbedSparseRequest,
-        {"inputs": LONG},
-    ),
-    "tei EmbedAll": (
-        asks(tei.embed_all_request_from_pb, embeds),
-        tei_pb2.EmbedAllRequest,
-        {"inputs": LONG},
-    ),
-    "tei Predict": (
-        asks(tei.predict_request_from_pb, labels),
-        tei_pb2.PredictRequest,
-        {"inputs": LONG},
-    ),
+    "tei Embed": (asks(tei.embed_request_from_pb, EMBED), tei_pb2.EmbedRequest, THEIRS),
+    "tei EmbedSparse": (asks(tei.embed_sparse_request_from_pb, EMBED), tei_pb2.EmbedSparseRequest, THEIRS),
+    "tei EmbedAll": (asks(tei.embed_all_request_from_pb, EMBED), tei_pb2.EmbedAllRequest, THEIRS),
+    "tei Predict": (asks(tei.predict_request_from_pb, TEXTS), tei_pb2.PredictRequest, THEIRS),
     "tei PredictPair": (
-        asks(tei.predict_pair_request_from_pb, labels),
+        asks(tei.predict_pair_request_from_pb, TEXTS),
         tei_pb2.PredictPairRequest,
         {"inputs": ["a", LONG]},
     ),
-    "tei Rerank": (
-        asks(tei.rerank_request_from_pb, reranks),
-        tei_pb2.RerankRequest,
-        {"query": "a", "texts": [LONG]},
-    ),
+    "tei Rerank": (asks(tei.rerank_request_from_pb, RERANK), tei_pb2.RerankRequest, {"query": "a", "texts": [LONG]}),
 }
 
 
@@ -150,8 +116,7 @@ async def test_an_rpc_that_does_not_say_is_cut_where_the_setting_says_so(name: s
 
 
 async def test_a_maxsim_of_texts_likewise() -> None:
-    """Its documents are vectors: only queries are texts."""
-    ask = asks(codec.max_sim_request_from_pb, lambda frontend: frontend.ranking.max_sim)
+    ask = asks(codec.max_sim_request_from_pb, "ranking.max_sim")
     vectors = {"lengths": [1], "dimensions": 8, "data_type": vectors_pb2.DATA_TYPE_FLOAT32, "data": b"\0" * 32}
     message = ranking_pb2.MaxSimRequest(query_texts=[LONG], documents=vectors)
     worker = FakeWorker(card())
@@ -200,7 +165,6 @@ async def test_tokenize_shows_what_would_be_computed() -> None:
     ],
 )
 async def test_a_body_that_does_not_say_likewise(path: str, body: dict[str, Any], changes: dict[str, Any]) -> None:
-    """`null` says nothing either."""
     refusing, cutting = HttpApi(Worker(**changes)), HttpApi(Worker(**changes), limits=AUTO)
     assert (await refusing.ask(path, body)).status in (400, 413)
     assert (await cutting.ask(path, body)).status == 200
@@ -223,15 +187,38 @@ async def test_a_body_that_says_no_is_obeyed(path: str, body: dict[str, Any]) ->
 
 @pytest.mark.parametrize("limits", [Limits(), AUTO])
 async def test_info_tells_which_it_is(limits: Limits) -> None:
-    """Clients of text-embeddings-inference read it there."""
     told = await HttpApi(Worker(), limits=limits).ask("/info")
     assert told.json["auto_truncate"] is limits.auto_truncate
 
 
 def test_a_stream_of_texts_says_the_same_throughout() -> None:
-    """Nothing and `false` are two things."""
     message = tei_pb2.RerankStreamRequest(query="a", text="b")
     whole = tei.begin_rerank_request(message)
     assert not whole.HasField("truncate")
     with pytest.raises(InvalidInput, match="truncate of message 0"):
         tei.add_stream_text(whole, tei_pb2.RerankStreamRequest(query="a", text="b", truncate=False))
+
+
+LONGER = "a b c d e f g h i j k l " * 20
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "card", "told"),
+    [
+        ("/v1/embeddings", {"input": ["a", "x" * 99], "truncate": True}, EVERYTHING, "has 99 bytes"),
+        ("/v2/embed", {"texts": [LONGER]}, EVERYTHING, "has 480 bytes"),
+        ("/v1/rerank", {"query": "a", "documents": ["b", {"text": LONGER}]}, EVERYTHING, "has 480 bytes"),
+        ("/rerank", {"query": "a", "texts": [LONGER], "truncate": True}, CROSS, "has 480 bytes"),
+        ("/v1/embeddings", {"input": LONGER, "truncate": False}, EVERYTHING, "has 480 bytes"),
+        ("/tokenize", {"inputs": LONGER}, EVERYTHING, "has 480 bytes"),
+        ("/v1/rerank", {"query": LONGER, "documents": ["a"]}, CROSS, "has 480 bytes"),
+    ],
+)
+async def test_a_long_text_is_refused_with_the_limit(path: str, body: Any, card: dict[str, Any], told: str) -> None:
+    worker = Worker(**card)
+    reply = await HttpApi(worker, limits=Limits(text_bytes=48)).ask(path, body)
+    error = reply.json.get("error", reply.json)
+    message = error if isinstance(error, str) else error.get("message", "")
+    assert told in message
+    assert "--max-text-bytes" in message
+    assert worker.jobs == []

@@ -27,7 +27,6 @@ def embed(made: ModelTokenizer, texts: list[str], side: InputType = InputType.UN
 
 
 def test_the_text_and_the_token_are_named() -> None:
-    """Of several the first that has one."""
     with pytest.raises(InvalidInput) as raised:
         embed(tokenization(), ["a b", "c <extra> d", "<extra>"])
     assert raised.value.field == "texts[1]"
@@ -55,19 +54,7 @@ def test_pairs_name_the_second_text(template: str, where: tuple[str, str], matri
     assert raised.value.field == f"documents[{place}]"
 
 
-def test_a_token_that_is_cut_off_does_no_harm() -> None:
-    """Only what the model would see counts."""
-    made = tokenization()
-    assert made.texts(["a b c <extra>"], "", Truncation(truncate=True, max_tokens=5), "texts[{}]")
-
-
-def test_a_model_that_has_the_token_takes_it() -> None:
-    """Negative control: one embedding more."""
-    assert embed(tokenization(rows=ROWS + 1), ["<extra>"])
-
-
 def test_a_vocabulary_beyond_the_matrix_counts_as_well() -> None:
-    """Not only added tokens."""
     made = tokenization(rows=ROWS - 1)
     with pytest.raises(InvalidInput, match=f"the token '{WORDS[-1]}'"):
         embed(made, [WORDS[-1]])

@@ -52,8 +52,6 @@ async def test_one_text_too_large_for_a_message_refuses_its_batch_before_anythin
 
 
 async def test_a_bug_ends_its_batch_alone() -> None:
-    """As INTERNAL, without a word of it."""
-
     async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedReply:
         if request.texts[0] == "bad":
             raise ZeroDivisionError("a secret")
@@ -66,8 +64,6 @@ async def test_a_bug_ends_its_batch_alone() -> None:
 
 
 async def test_a_bug_outside_of_batches_is_internal() -> None:
-    """The stream ends with it."""
-
     async def write(reply: bytes) -> None:
         raise ZeroDivisionError("a secret")
 
@@ -77,7 +73,6 @@ async def test_a_bug_outside_of_batches_is_internal() -> None:
 
 
 def test_token_ids_are_halved_as_texts_are() -> None:
-    """With all options."""
     message = EmbedRequest(dimensions=4)
     for number in range(3):
         message.tokenized.add(ids=[number])

@@ -65,7 +65,6 @@ class Frontend:
 
 @given(st.lists(st.floats(-1e4, 1e4, width=32), min_size=2, max_size=8))
 def test_activations(values: list[float]) -> None:
-    """As torch has them, without overflow."""
     logits = np.array(values[: len(values) // 2 * 2], dtype="<f4")
     rows = logits.astype(np.float64).reshape(-1, 2)
 
@@ -111,7 +110,6 @@ async def test_normalize_gives_an_activation_where_the_files_name_none() -> None
 
 
 async def test_labels_of_texts() -> None:
-    """One row a text, one column a label."""
     frontend = Frontend(card(labels=("x", "y"), activation=Activation.SOFTMAX))
     reply = await frontend.classify(texts=["a", "b c"])
     assert list(reply.labels) == ["x", "y"]
@@ -150,7 +148,6 @@ async def test_tokens_of_one_id() -> None:
 async def test_what_cannot_be_classified_is_named(
     changes: dict[str, Any], fields: dict[str, Any], error: type[InvalidInput], field: str
 ) -> None:
-    """The field at fault; nothing reaches the worker."""
     frontend = Frontend(card(**changes), texts=4)
     with pytest.raises(error) as raised:
         await frontend.classify(**fields)
@@ -174,7 +171,6 @@ async def test_what_tokens_cannot_be_classified_is_named() -> None:
 
 
 async def test_a_method_that_the_model_lacks_is_refused() -> None:
-    """Naming those that it has."""
     with pytest.raises(UnsupportedTask, match="cannot score by DENSE; it has CROSS_ENCODER"):
         await Frontend(card()).score(queries=["a"], documents=["b"], method=vectors_pb2.SCORING_METHOD_DENSE)
     several = card(tasks=(Task.CLASSIFY,), methods=(), default_method=None)

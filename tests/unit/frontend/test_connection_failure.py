@@ -70,14 +70,12 @@ def theirs(tmp_path: Path) -> Authority:
 
 
 async def test_another_name(start: Start, ours: Authority) -> None:
-    """With the name that was looked for."""
     address = await start(credentials(ours.files("worker", NAME)))
     told = f"the certificate of the worker at {address} is not for {OTHER!r}, the name or address in --worker"
     assert await why(address, WorkerTransport(ca=str(ours.file)), OTHER) == told
 
 
 async def test_another_authority(start: Start, ours: Authority, theirs: Authority) -> None:
-    """With the library's own reason."""
     address = await start(credentials(theirs.files("worker", NAME)))
     told = await why(address, WorkerTransport(ca=str(ours.file)))
     assert told.startswith(f"the certificate of the worker at {address} is not trusted: unable to get local issuer")
@@ -85,13 +83,11 @@ async def test_another_authority(start: Start, ours: Authority, theirs: Authorit
 
 
 async def test_a_certificate_that_ended(start: Start, ours: Authority) -> None:
-    """It is no matter of the authority."""
     address = await start(credentials(ours.files("worker", NAME, ends=YESTERDAY)))
     assert "is not trusted: certificate has expired" in await why(address, WorkerTransport(ca=str(ours.file)))
 
 
 async def test_plain_text_for_tls_and_the_other_way_round(start: Start, ours: Authority) -> None:
-    """Each names the flag."""
     plain, secure = await start(None), await start(credentials(ours.files("worker", NAME)))
     assert await why(plain, WorkerTransport(ca=str(ours.file))) == (
         f"the worker at {plain} speaks plain text; --worker-ca asks for TLS"
@@ -100,13 +96,11 @@ async def test_plain_text_for_tls_and_the_other_way_round(start: Start, ours: Au
 
 
 async def test_a_proxy_before_a_worker_that_wants_a_certificate(start: Start, ours: Authority) -> None:
-    """Frontends have none to show."""
     address = await start(credentials(ours.files("worker", NAME), clients=ours))
     assert "it may want a certificate of its clients" in await why(address, WorkerTransport(ca=str(ours.file)))
 
 
 async def test_nobody() -> None:
-    """With the address."""
     with socket.socket() as bound:  # it is nobody else's, and does not listen
         bound.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{bound.getsockname()[1]}"

@@ -70,7 +70,6 @@ def test_it_is_the_message_that_protobuf_writes(
 
 
 def test_rows_are_copied_once() -> None:
-    """From where they are into the reply's bytes."""
     rows = Rows(dimensions=1, data=bytes(4_000_000))
     reply = EmbedReply(EmbedResponse(model="m"))
     tracemalloc.start()

@@ -34,8 +34,6 @@ ALL: dict[str, Any] = {
 }
 DOCUMENTS = ["x y" if place % 3 == 1 else f"{'abcdefghij'[place % 10]} {'klmnop'[place // 10]}" for place in range(60)]
 EQUAL = list(range(1, 60, 3))
-LAYOUTS = {Layout.MATRIX: ["a", "b", "a"], Layout.PAIRS: ["a" if place % 2 else "b" for place in range(60)]}
-"""Queries of a Score."""
 
 
 class Drifting(FakeWorker):
@@ -101,20 +99,3 @@ async def test_a_rerank_keeps_the_order_of_equal_documents(method: ScoringMethod
     scores = (await told(worker, job.work, whole_request(worker, ["a"], Layout.MATRIX, method))).tolist()
     order = sorted(range(60), key=lambda place: -scores[place])
     assert [place for place in order if place in EQUAL] == EQUAL[::-1]
-
-
-@pytest.mark.parametrize("layout", Layout)
-@pytest.mark.parametrize("method", METHODS)
-async def test_a_score_of_equal_pairs_is_one(method: ScoringMethod, layout: Layout) -> None:
-    """In both layouts, with queries that are repeated as well."""
-    made, worker = frontend()
-    queries = LAYOUTS[layout]
-    message = pb.ScoreRequest(queries=queries, documents=DOCUMENTS, method=method, layout=layout)
-    answer = await made.score(codec.score_request_from_pb(message), LATER)
-    keys = list(zip(queries, DOCUMENTS, strict=True) if layout is Layout.PAIRS else product(queries, DOCUMENTS))
-    assert alike(numbers(answer.result), keys)
-
-    work = worker.jobs[0].work
-    if isinstance(work, Score):
-        work = Score(method=method, layout=layout, queries=len(queries), unit_rows=True, mean=False)
-    assert not alike(await told(worker, work, whole_request(worker, queries, layout, method)), keys)

@@ -51,27 +51,6 @@ async def test_another_model_waits_for_the_last_worker_of_the_first() -> None:
         await second.server.stop(0)
 
 
-async def test_workers_with_other_formats_are_told_apart() -> None:
-    """As with two `--dtype`s: one name, one file, two formats. One serves alone; the log says why
-    the other waits."""
-    half = FakeWorker(b"1111", dtype="bfloat16", fingerprint="files and bfloat16")
-    exact = FakeWorker(b"2222", dtype="float32", fingerprint="files and float32")
-    with capture_logs() as lines:
-        async with World(half) as world:
-            await world.until(True)
-            world.fleet._targets = [half.address, exact.address]
-            await exact.server.start()
-            await eventually(lambda: len(world.fleet._standby) == 1)
-            assert {(await world.run()).scores for _ in range(20)} == {b"1111"}
-            assert world.fleet.model("").card.dtype == "bfloat16"
-            [line] = [line for line in lines if "another model of that name" in line["event"]]
-            assert line["dtype"] == "float32"
-            await half.server.stop(0)
-            await world.until_scores(b"2222")
-            assert world.fleet.model("").card.dtype == "float32"
-            await exact.server.stop(0)
-
-
 async def test_a_worker_that_stood_by_and_is_gone_is_forgotten() -> None:
     """So another one that stands by at its address later is told of, too."""
     first, second = FakeWorker(b"1111"), FakeWorker(b"2222", fingerprint="another")
@@ -141,44 +120,6 @@ async def test_an_alias_of_a_model_that_waits_is_not_answered_by_the_one_that_se
         await world.until_scores(b"2222")
         assert (await world.run(name="m-v2")).scores == b"2222"
         await new.server.stop(0)
-
-
-async def test_an_alias_is_answered_by_every_worker_of_its_model() -> None:
-    """In a rolling update one may have it and another not: both are one model."""
-    one, other = FakeWorker(aliases=("hub/m",)), FakeWorker()
-    async with World(one, other) as world:
-        await eventually(lambda: sum(world.fleet.workers.values()) == 2)
-        one.load = Load(draining=True)
-        await eventually(lambda: sum(world.fleet.workers.values()) == 1)
-        assert (await world.run(name="hub/m")).scores
-
-
-async def test_jobs_go_where_the_wait_is_least() -> None:
-    """By the load that the workers tell, and by what was sent since."""
-    busy, free = FakeWorker(b"1111"), FakeWorker(b"2222")
-    waiting = Backlog(keys=1, jobs=1, tokens=10_000, long_jobs=1, long_tokens=10_000)
-    busy.load = Load(queued_tokens=10_000, tokens_per_second=1000.0, backlogs={Priority.BULK: waiting})
-    free.load = Load(tokens_per_second=1000.0)
-    async with World(busy, free) as world:
-        await eventually(lambda: sum(each.load.tokens_per_second > 0 for each in streams(world.fleet)) == 2)
-        assert {(await world.run()).scores for _ in range(10)} == {b"2222"}
-
-
-async def test_what_metrics_read_of_the_fleet() -> None:
-    """Workers that serve, by model; the least wait; what was refused because nobody could answer in time."""
-    one, other = FakeWorker(), FakeWorker()
-    one.load = other.load = BUSY
-    async with World(one, other) as world:
-        await world.until(True)
-        await eventually(lambda: world.fleet.workers == {one.card.id: 2})
-        await eventually(lambda: world.fleet.waits.get(one.card.id, 0) > 0)
-        assert world.fleet.refused == {"deadline": 0, "queue_seconds": 0}
-        with pytest.raises(Overloaded):
-            world.fleet.check_terms(RequestTerms.within(world.fleet.waits[one.card.id]))
-        assert world.fleet.refused == {"deadline": 1, "queue_seconds": 0}
-        one.load = other.load = Load(draining=True)
-        await eventually(lambda: world.fleet.workers == {one.card.id: 0})
-        assert world.fleet.waits == {}
 
 
 async def test_a_worker_that_drains_and_has_left_its_name_still_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,43 +241,6 @@ async def test_the_last_worker_that_serves_is_never_set_aside() -> None:
         bad.fails = None
         await good.server.stop(0)
         await world.until_scores(b"1111")
-
-
-async def test_a_worker_that_comes_back_costs_nobody_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first job after the pause goes to another if it fails that one too; once it answers, it is as good as any."""
-    monkeypatch.setattr(link, "FIRST_ASIDE", 0.0)
-    bad, good = FakeWorker(b"1111"), FakeWorker(b"2222")
-    bad.fails = Internal("it failed")
-    good.load = SLOW
-    async with World(bad, good) as world:
-        await eventually(lambda: sorted(each.load.tokens_per_second for each in streams(world.fleet)) == [0, 1000])
-        assert await failed(world, 50) == link.FAILURES - 1
-        asked = len(bad.messages)
-        await eventually(lambda: world.fleet.aside == {"fake": 0})
-        assert (await world.run()).scores == b"2222"
-        assert len(bad.messages) > asked
-        bad.fails = None
-        await eventually(lambda: world.fleet.aside == {"fake": 0})
-        assert (await world.run()).scores == b"1111"
-        bad.fails = Internal("it failed again")
-        await eventually(lambda: world.fleet.aside == {"fake": 0})
-        assert await failed(world, 1) == 1
-
-
-async def test_who_is_in_time_in_any_case_costs_no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One worker that will soon be free is enough; one that drains or is set aside is none."""
-    busy, free = FakeWorker(), FakeWorker(b"2222")
-    busy.load, free.load = BUSY, Load(tokens_per_second=1000.0)
-    async with World(busy, free) as world:
-        await eventually(lambda: sorted(each.load.tokens_per_second for each in streams(world.fleet)) == [100, 1000])
-        link_to_free = world.fleet._links[free.address]
-        assert link_to_free.drains_within(1.0)
-        assert not world.fleet._links[busy.address].drains_within(1.0)
-        with monkeypatch.context() as patch:
-            patch.setattr(type(link_to_free), "estimate", None)
-            world.fleet.check_terms(RequestTerms.within(1.0))
-        link_to_free.set_aside("it failed")
-        assert not link_to_free.drains_within(1.0)
 
 
 async def test_what_is_let_in_unread_is_hardly_ever_refused_once_it_is_read() -> None:

@@ -44,14 +44,12 @@ class Caller:
 
 
 async def test_all_messages_are_one_request() -> None:
-    """In order; nothing is held afterwards."""
     caller = Caller(50)
     assert list((await caller.run()).texts) == [f"text {number}" for number in range(1, 51)]
     assert caller.left == (0, 0)
 
 
 async def test_no_message_is_no_request() -> None:
-    """It is refused."""
     with pytest.raises(InvalidInput, match="without a message"):
         await Caller(0).run()
 
@@ -61,7 +59,6 @@ async def test_no_message_is_no_request() -> None:
     [(LIMITS, "documents"), (replace(LIMITS, message_bytes=10 * SIZE), "the request has more than 10000 bytes")],
 )
 async def test_what_a_rerank_may_not_hold_is_refused_as_it_comes(limits: Limits, named: str) -> None:
-    """By their number and by their bytes."""
     caller = Caller(1000)
     with pytest.raises(LimitExceeded, match=named):
         await caller.run(limits)
@@ -69,7 +66,6 @@ async def test_what_a_rerank_may_not_hold_is_refused_as_it_comes(limits: Limits,
 
 
 async def test_others_that_gather_leave_no_room() -> None:
-    """But one alone always has it."""
     small = Bounds(size=5 * SIZE)
     alone = Caller(20, bounds=small)
     assert len((await alone.run()).texts) == 20
@@ -83,7 +79,6 @@ async def test_others_that_gather_leave_no_room() -> None:
 
 @in_no_time
 async def test_slow_messages_are_waited_for_and_none_for_long_is_not() -> None:
-    """The time begins anew with each."""
     bounds = Bounds(read_seconds=0.2)
     assert len((await Caller(6, bounds=bounds, pause=0.05).run()).texts) == 6
     caller = Caller(2, bounds=bounds, ends=False)
@@ -93,7 +88,6 @@ async def test_slow_messages_are_waited_for_and_none_for_long_is_not() -> None:
 
 
 async def test_a_drain_and_a_caller_that_goes_end_it() -> None:
-    """At once; nothing is held afterwards."""
     for drains in (True, False):
         caller = Caller(3, ends=False)
         running = asyncio.create_task(caller.run())

@@ -37,16 +37,6 @@ def refused(raw: bytes) -> InvalidInput:
     return caught.value
 
 
-@pytest.mark.parametrize("field", ["name", "count", "ids", "parts", "picture"])
-def test_null_is_absence(field: str) -> None:
-    found, without = read(needed="a", **{field: None}), read(needed="a")
-    assert msgspec.structs.replace(found, raw=without.raw) == without
-
-
-def test_null_is_absence_within_objects_too() -> None:
-    assert read(needed="a", parts=[{"text": None}]).parts == [Part()]
-
-
 def test_a_needed_field_that_is_null_is_missing() -> None:
     error = refused(b'{"needed": null}')
     assert (error.message, error.field) == ("needed is missing", "needed")
@@ -58,7 +48,6 @@ def test_null_in_a_list_is_no_absence() -> None:
 
 @pytest.mark.parametrize("number", [b"512.0", b"5.12e2", b"512"])
 def test_whole_floats_are_integers(number: bytes) -> None:
-    """They are so wherever an integer may stand."""
     raw = b'{"needed": "a", "count": NUMBER, "ids": [NUMBER, [NUMBER]]}'.replace(b"NUMBER", number)
     found = Body(Example).read(raw)
     assert (found.count, found.ids, type(found.count)) == (512, [512, [512]], int)
@@ -121,11 +110,6 @@ def test_a_body_that_is_mended_takes_no_more_memory_than_another() -> None:
 async def test_every_path_reads_bodies_so(api: HttpApi, path: str, body: object) -> None:
     told = await api.ask(path, b"\xef\xbb\xbf" + json.dumps(body).encode())
     assert told.status == 200, told.body
-
-
-def test_a_byte_order_mark_is_skipped() -> None:
-    raw = b'{"needed": "a"}'
-    assert Body(Example).read(b"\xef\xbb\xbf" + raw) == Body(Example).read(raw)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])

@@ -19,7 +19,6 @@ EMBED = "/v1/embeddings"
 async def test_a_body_in_pieces_is_held_against_the_limit_as_it_comes(
     api: HttpApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its length is not told before."""
     raw = json.dumps({"input": "a"}).encode()
     assert (await api.ask(EMBED, parts=[raw[:5], raw[5:], b""])).status == 200
     monkeypatch.setattr(app, "BODY_BYTES", 8)
@@ -29,7 +28,6 @@ async def test_a_body_in_pieces_is_held_against_the_limit_as_it_comes(
 
 
 async def test_a_caller_who_leaves_cancels_its_job(api: HttpApi, worker: Worker) -> None:
-    """And is not answered; the next one is."""
     worker.go_on.clear()
     leaves = asyncio.Event()
     asking = asyncio.create_task(api.ask(EMBED, {"input": "a"}, leaves=leaves))
@@ -79,7 +77,6 @@ async def test_bytes_at_once_are_bounded(worker: Worker) -> None:
 
 
 async def test_a_body_must_arrive_in_time(worker: Worker) -> None:
-    """However long its caller would wait."""
     api = HttpApi(worker, Calls(timeout=600, bounds=Bounds(read_seconds=0.2)))
     headers = [*JSON, ("selvage-timeout", "3000")]
     assert (await api.ask(EMBED, headers=headers, parts=[b"{"] * 10_000, pause=0.01)).status == 504
@@ -90,7 +87,6 @@ async def test_a_body_must_arrive_in_time(worker: Worker) -> None:
 async def test_json_that_would_become_far_more_in_memory_is_not_read(
     api: HttpApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Entries are counted outside of strings only."""
     monkeypatch.setattr(fields, "MOST_ENTRIES", 50)
     monkeypatch.setattr(fields, "MOST_LISTS", 20)
     for content in ([1] * 60, [[]] * 30):
@@ -118,7 +114,6 @@ def test_strings_that_never_end_are_passed_once(begins: str) -> None:
 
 
 async def test_a_caller_that_reads_slowly_is_let_go(worker: Worker) -> None:
-    """Though it reads something now and then."""
     api = HttpApi(worker, Calls(timeout=600, bounds=Bounds(read_seconds=0.2)))
     aborted = asyncio.Event()
     told = await api.ask(EMBED, {"input": ["a"] * 1500}, reads=False, abort=aborted.set)

@@ -190,7 +190,6 @@ async def test_null_is_absence_of_every_field_that_may_be_absent(request_: Reque
 
 @pytest.mark.parametrize("path", sorted({request.path for request in REQUESTS} - {"/rerank", *KIN}))
 def test_every_field_of_ours_is_in_a_table(path: str) -> None:
-    """Or is named as our own."""
     route = next(route for route in HttpApi(Worker()).app.routes if route.path == path and route.method == "POST")
     ours = {
         field.encode_name

@@ -1,7 +1,6 @@
 """The dialects of HTTP: which job a request becomes, and what a reply makes of its result."""
 
 import math
-from base64 import b64decode
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +12,7 @@ from http_fields.vllm import CLASSIFIER, CROSS_ENCODER, LONG
 
 from frontend_service.services.pipeline import ServedModel
 from shared.errors import UnknownModel
-from shared.jobs import Encode, Job, JobResult, Score
+from shared.jobs import Job, JobResult, Score
 from shared.vectors import Activation, InputType, OutputKind, ScoringMethod
 
 LATE: dict[str, object] = {
@@ -292,15 +291,6 @@ async def test_what_a_reply_says(path: str, body: Fields, card: dict[str, object
     assert at(told, place) == expected
 
 
-@pytest.mark.parametrize("path", VECTORS)
-@pytest.mark.parametrize("field", ["use_activation", "normalize"])
-async def test_vectors_as_the_model_gives_them(path: str, field: str) -> None:
-    for value in (False, True):
-        _, job = await asked(path, {"input": "a", field: value}, normalizes=not value)
-        assert isinstance(job.work, Encode)
-        assert job.work.normalize is value
-
-
 @pytest.mark.parametrize(("path", "body"), [("/score", SCORES), ("/v1/rerank", RANKED)])
 async def test_rows_as_the_model_gives_them_are_of_late_interaction_alone(path: str, body: Fields) -> None:
     """vLLM compares vectors by cosine, whatever length they have."""
@@ -330,18 +320,7 @@ async def test_what_a_text_is_by_either_word(fields: dict[str, str], side: Input
     assert job.work.input_type is side
 
 
-async def test_bits_in_base64_are_those_in_numbers() -> None:
-    """As Voyage's client reads them: int8 and uint8, eight dimensions each."""
-    body = {"input": ["a", "b"], "encoding_format": "base64"}
-    for output_dtype, kind, bits in (("binary", np.int8, 127), ("ubinary", np.uint8, 255)):
-        told, _ = await asked("/v1/embeddings", body | {"output_dtype": output_dtype})
-        assert [np.frombuffer(b64decode(row), dtype=kind).tolist() for row in at(told, "data.*.embedding")] == [
-            [bits]
-        ] * 2
-
-
 async def test_the_name_of_a_reply() -> None:
-    """The request's own, or that of the call."""
     api = HttpApi(Worker())
     headers = (("content-type", "application/json"), ("x-request-id", "call"))
     named = await api.ask("/v1/embeddings", {"input": "a", "request_id": "mine"}, headers=headers)
@@ -392,7 +371,6 @@ async def test_the_best_label_of_one_score_is_that_of_the_largest_logit(
 
 
 async def test_a_passage_over_the_limit_is_refused_unless_its_end_may_go() -> None:
-    """NIM's default is NONE."""
     body = {"query": {"text": "a"}, "passages": [{"text": "b"}, {"text": LONG}]}
     for truncate in ({}, {"truncate": None}, {"truncate": "NONE"}):
         told = await HttpApi(Worker(**CROSS_ENCODER)).ask("/v1/ranking", body | truncate)
@@ -431,7 +409,6 @@ async def test_on_teis_paths_any_name_means_the_only_model(path: str, body: Fiel
 
 
 async def test_documents_at_rerank_are_coheres_and_name_their_model() -> None:
-    """vLLM and Cohere know the field."""
     body = {"query": "a", "documents": ["b"], "model": "other"}
     assert (await HttpApi(Worker(**CROSS_ENCODER)).ask("/rerank", body)).status == 404
 

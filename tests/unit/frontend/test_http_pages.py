@@ -80,26 +80,6 @@ async def test_names_that_are_not_ours_are_refused(listen: str, host: bytes, sta
         )
 
 
-@pytest.mark.parametrize("path", [b"/", b"/docs", b"/openapi.json", b"/metrics", b"/none"])
-async def test_no_page_is_shown_to_another_host(path: bytes) -> None:
-    """Nor are figures."""
-    assert (await one(HttpApi(Worker(), hosts=Hosts.of(HERE)), get(path, b"evil.example"))).status == 421
-
-
-async def test_health_is_told_to_any_host() -> None:
-    """Balancers ask by address, and it tells nothing."""
-    response = await one(HttpApi(Worker(), hosts=Hosts.of(HERE)), get(b"/health", b"10.0.0.7:8080"))
-    assert (response.status, response.body) == (200, b"{}")
-
-
-async def test_a_refused_host_computes_nothing() -> None:
-    """Though its body is there."""
-    worker = Worker()
-    asked = post(CLOSE).replace(b"Host: localhost", b"Host: evil.example")
-    assert (await one(HttpApi(worker, hosts=Hosts.of(HERE)), asked)).status == 421
-    assert worker.jobs == []
-
-
 @pytest.mark.parametrize("path", [b"/", b"/docs"])
 async def test_pages_load_nothing_from_other_hosts(path: bytes) -> None:
     response = await one(HttpApi(Worker()), get(path))
@@ -153,7 +133,6 @@ async def test_a_preflight_needs_no_key(path: bytes, allowed: str) -> None:
     ],
 )
 async def test_replies_and_errors_are_shown_to_a_page_that_may_ask(asked: bytes, status: int) -> None:
-    """With the headers that a client needs."""
     response = await one(allows("https://app.example"), asked)
     assert (response.status, response.headers["access-control-allow-origin"]) == (status, "https://app.example")
     assert response.headers["vary"] == "Origin"
@@ -177,7 +156,6 @@ async def test_a_page_learns_that_its_key_is_wrong() -> None:
     ],
 )
 async def test_other_pages_are_told_nothing(origin: bytes) -> None:
-    """But that the reply depends on who asks."""
     api = allows("https://app.example")
     first = await one(api, get(b"/v1/embeddings", b"localhost", origin, *ASKS_FIRST, method=b"OPTIONS"))
     second = await one(api, post(CLOSE, origin))
@@ -212,7 +190,6 @@ def test_settings_take_several(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_settings_that_no_browser_could_send_are_refused(
     flag: str, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In a line that names the setting."""
     with pytest.raises(SystemExit):
         FrontendSettings.read([flag, value])
     assert flag in capsys.readouterr().err

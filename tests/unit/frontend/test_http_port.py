@@ -36,7 +36,6 @@ TRAILERS = HEAD.replace(b"content-length: ", b"transfer-encoding: chunked\r\n\r\
     ids=["a head", "trailers"],
 )
 async def test_what_comes_beside_bodies_is_bounded(begins: bytes, goes_on: bytes) -> None:
-    """And the connection ends."""
     async with serving(HttpApi(Worker())) as address:
         reader, writer = await asyncio.open_connection(*address)
         writer.write(begins)

@@ -33,49 +33,12 @@ async def status(port: int, trusted: Authority, own: tuple[str, str] | None = No
     return line
 
 
-async def is_refused(port: int, trusted: Authority, own: tuple[str, str] | None) -> bool:
-    """By either side: in the handshake, or right after it."""
-    try:
-        return not await status(port, trusted, own)
-    except (ssl.SSLError, ConnectionError):
-        return True
-
-
 @pytest.fixture
 def folders(tmp_path: Path) -> list[Path]:
     found = [tmp_path / name for name in ("old", "new")]
     for each in found:
         each.mkdir()
     return found
-
-
-async def test_what_the_files_hold_counts_for_new_connections(
-    folders: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The certificate, and who signs for clients."""
-    monkeypatch.setattr(fresh, "LOOK_SECONDS", 0.0)
-    old, new = map(Authority, folders)
-    files = old.files("server", HERE)
-    clients = {name: each.files("client", "client") for name, each in (("old", old), ("new", new))}
-    shown = {name: (str(each.certificate), str(each.key)) for name, each in clients.items()}
-    ca = folders[0] / "clients.pem"
-    ca.write_bytes(old.file.read_bytes())
-    server = HttpServer(
-        HttpApi(Worker()).app, identity(str(files.certificate), str(files.key), str(ca), lambda _: None), 1.0
-    )
-    await server.start(f"{HERE}:0")
-    port = server.address[1]
-    try:
-        assert (await status(port, old, shown["old"])).startswith(b"HTTP/1.1 200")
-        assert await is_refused(port, old, None)
-        assert await is_refused(port, old, shown["new"])
-        files.write(new.issue(HERE))
-        ca.write_bytes(new.file.read_bytes())
-        assert (await status(port, new, shown["new"])).startswith(b"HTTP/1.1 200")
-        assert await is_refused(port, new, shown["old"])
-        assert await is_refused(port, old, shown["new"])
-    finally:
-        await server.stop()
 
 
 async def test_no_session_outlasts_who_signs_for_clients(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """The port of the HTTP API on the wire: bytes of a request are bytes of that request, and each has one response."""
 
 import asyncio
-import random
 from collections.abc import AsyncIterator
 
 import pytest
@@ -49,28 +48,9 @@ async def test_the_body_of_an_offer_is_no_request(address: tuple[str, int]) -> N
     assert "the body is no JSON" in found[0].json["error"]["message"]
 
 
-@pytest.mark.parametrize("offer", [H2C, WEBSOCKET])
-async def test_offers_without_a_body_are_ignored_one_after_the_other(
-    address: tuple[str, int], offer: tuple[bytes, ...]
-) -> None:
-    asked = b"\r\n".join((b"GET /v1/models HTTP/1.1", b"Host: localhost", *offer, b"", b""))
-    assert statuses(await told(address, asked * 3 + AFTER)) == [200] * 4
-
-
 SPLIT = (
     post(*H2C) + post(CHUNKED, body=chunked(trailers=[b"x-request-id: trailer"]), framed=False) + post(b"X: y") + AFTER
 )
-
-
-@pytest.mark.parametrize("seed", range(8))
-async def test_it_does_not_matter_where_bytes_are_cut(address: tuple[str, int], seed: int) -> None:
-    """By the network: four requests stay four."""
-    pick = random.Random(seed)
-    cuts = sorted(pick.sample(range(1, len(SPLIT)), 12))
-    pieces = [SPLIT[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(SPLIT)], strict=True)]
-    found = await told(address, *pieces, pause=0.001)
-    assert statuses(found) == [200] * 4
-    assert [response.json["usage"]["total_tokens"] for response in found[:3]] == [4] * 3
 
 
 async def test_every_byte_may_come_alone(address: tuple[str, int]) -> None:
@@ -79,7 +59,6 @@ async def test_every_byte_may_come_alone(address: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize("headers", [(), (b"Authorization: Bearer wrong",)])
 async def test_a_trailer_does_not_authenticate(headers: tuple[bytes, ...]) -> None:
-    """Neither alone nor over the head's."""
     async with serving(HttpApi(Worker(), refuses_strangers())) as address:
         for trailers, status in (((b"Authorization: Bearer right",), 401), ((), 401)):
             body = chunked(trailers=trailers)
@@ -109,13 +88,6 @@ async def test_a_trailer_is_no_header(address: tuple[str, int], trailer: bytes, 
     at = whole.index(trailer)
     first, second = await told(address, whole[:at], whole[at:] + AFTER, pause=pause)
     assert (first.status, first.headers["x-request-id"], second.status) == (200, "ours", 200)
-
-
-async def test_a_trailer_names_no_request(address: tuple[str, int]) -> None:
-    """Though the head does not."""
-    asked = post(CLOSE, CHUNKED, body=chunked(trailers=[b"x-request-id: theirs"]), framed=False)
-    (only,) = await told(address, asked)
-    assert only.headers["x-request-id"] != "theirs"
 
 
 async def test_a_trailer_that_ends_the_connection_loses_no_response(address: tuple[str, int]) -> None:
@@ -168,11 +140,6 @@ async def test_broken_chunks_are_refused(address: tuple[str, int], body: bytes, 
     assert found[0].headers["connection"] == "close"
 
 
-async def test_extensions_of_chunks_mean_nothing(address: tuple[str, int]) -> None:
-    body = b'5;a=b;c="d\t e"\r\n' + BODY[:5] + b"\r\n%x;last\r\n" % len(BODY[5:]) + BODY[5:] + b"\r\n0;end\r\n\r\n"
-    assert statuses(await told(address, post(CHUNKED, body=body, framed=False) + AFTER)) == [200, 200]
-
-
 async def test_what_is_no_request_is_refused_in_its_turn(api: HttpApi, worker: Worker) -> None:
     """The connection ends behind the answer that is still computed."""
     worker.go_on.clear()
@@ -186,7 +153,6 @@ async def test_what_is_no_request_is_refused_in_its_turn(api: HttpApi, worker: W
 
 
 async def test_who_asks_whether_to_send_is_told(address: tuple[str, int]) -> None:
-    """Once, and only where the body is wanted."""
     reader, writer = await asyncio.open_connection(*address)
     whole = post(b"Expect: 100-continue", CLOSE)
     writer.write(whole.removesuffix(BODY))
@@ -205,7 +171,6 @@ async def test_who_was_not_asked_to_send_ends_its_connection(address: tuple[str,
 
 
 async def test_a_reply_to_head_has_no_body(address: tuple[str, int]) -> None:
-    """And the length that it would have."""
     asked = b"HEAD /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
     reader, writer = await asyncio.open_connection(*address)
     writer.write(asked + AFTER)

@@ -174,7 +174,6 @@ async def test_an_explanation_names_tokens_of_both_texts() -> None:
 
 
 async def test_only_late_interaction_explains() -> None:
-    """And no more than a message holds."""
     made, _ = service()
     message = ranking_pb2.RerankRequest(
         query="a", documents=["c"], method=vectors_pb2.SCORING_METHOD_DENSE, explain=True
@@ -231,7 +230,6 @@ async def test_texts_against_given_documents_travel_as_one_job() -> None:
 async def test_what_makes_no_sense_of_texts_and_documents_is_refused(
     fields: dict[str, Any], card: dict[str, Any], error: type[Exception], field: str
 ) -> None:
-    """Each with its field."""
     made, worker = service(**card)
     values = {"query_texts": ["a"], "documents": given_documents()} | fields
     with pytest.raises(error) as refused:

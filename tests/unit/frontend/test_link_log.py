@@ -60,7 +60,6 @@ def test_a_worker_that_attaches_and_ends_again_and_again_is_told_once(link_log: 
 def test_a_link_that_lasted_counts_unless_a_wrong_message_ended_it(
     link_log: LinkLog, clock: Clock, lines: list[Any], sound: bool, told: list[str]
 ) -> None:
-    """Although no job was answered over it."""
     link_log.attached(fakes.card(), "an instance")
     clock.now += SETTLED_SECONDS + 1
     link_log.ended("it went", sound=sound)
@@ -69,7 +68,6 @@ def test_a_link_that_lasted_counts_unless_a_wrong_message_ended_it(
 
 
 def test_why_it_is_not_ready_is_told_at_each_change(link_log: LinkLog, lines: list[Any]) -> None:
-    """And once as long as it stays."""
     for why in ("it loads", "it loads", "nothing listens", "it loads"):
         link_log.ended(why, sound=False)
     assert [line["why"] for line in lines] == ["it loads", "nothing listens", "it loads"]

@@ -41,7 +41,6 @@ async def test_more_documents_come_into_several_blocks() -> None:
 
 
 async def test_equal_documents_are_not_computed_once() -> None:
-    """What stands before each of them differs."""
     worker = Blocks()
     answer = await score(worker, ["them", "words"], ["a", "a"])
     assert worker.blocks == [written(query, ["a", "a"]) for query in ("them", "words")]
@@ -51,7 +50,6 @@ async def test_equal_documents_are_not_computed_once() -> None:
 
 
 async def test_pairs_are_blocks_of_one_document() -> None:
-    """Query i with document i."""
     worker = Blocks()
     answer = await score(worker, ["them", "words"], ["a", "b"], layout=Layout.PAIRS)
     assert worker.blocks == [written("them", ["a"]), written("words", ["b"])]
@@ -88,24 +86,13 @@ async def test_markers_of_callers_are_taken_out(sent: str, read: str | None) -> 
     ],
 )
 async def test_it_scores_in_one_way(error: type[SelvageError], field: str, fields: dict[str, Any]) -> None:
-    """And explains nothing. The method may be named."""
     with pytest.raises(error) as refused:
         await rerank(Blocks(), "the", ["a"], **fields)
     assert refused.value.field == field
     await rerank(Blocks(), "the", ["a"], method=vectors_pb2.SCORING_METHOD_LISTWISE)
 
 
-async def test_normalize_changes_no_score() -> None:
-    """They are cosines either way."""
-    told = [
-        (await rerank(Blocks(), "the", ["a", "b"], **fields)).ranking
-        for fields in ({}, {"normalize": True}, {"normalize": False})
-    ]
-    assert told[0] == told[1] == told[2]
-
-
 async def test_it_embeds_nothing() -> None:
-    """Its rows are no vectors of texts."""
     from frontend_service.api.selvage_v1 import codec
 
     asked = codec.embed_request_from_pb(embedding_pb2.EmbedRequest(texts=["a"]))

@@ -27,7 +27,6 @@ MESSAGES: dict[str, tuple[Any, Any]] = {
 
 @given(st.text())
 def test_bytes_of_a_text(text: str) -> None:
-    """As UTF-8 has them."""
     if all(letter < "\ud800" or letter > "\udfff" for letter in text):
         assert utf8_bytes(text) == len(text.encode())
 

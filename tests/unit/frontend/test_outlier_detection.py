@@ -4,7 +4,6 @@ from frontend_service.workers.link import FAILURES, FIRST_ASIDE, LONGEST_ASIDE, 
 
 
 def test_failures_in_a_row_make_a_suspect_until_a_job_is_answered() -> None:
-    """One answer among them begins the count anew."""
     worker = OutlierDetection()
     for _ in range(FAILURES - 1):
         worker.failed()
@@ -21,7 +20,6 @@ def test_failures_in_a_row_make_a_suspect_until_a_job_is_answered() -> None:
 
 
 def test_a_worker_that_is_never_good_is_set_aside_for_twice_as_long_each_time() -> None:
-    """Up to a most."""
     worker, now, pauses = OutlierDetection(), 100.0, list[float]()
     for _ in range(9):
         pauses.append(worker.set_aside(now))
@@ -33,7 +31,6 @@ def test_a_worker_that_is_never_good_is_set_aside_for_twice_as_long_each_time() 
 
 
 def test_time_that_it_serves_makes_the_next_pause_shorter() -> None:
-    """By as much; down to the first."""
     worker = OutlierDetection()
     assert [worker.set_aside(now) for now in (0.0, 1.0, 3.0)] == [1, 2, 4]
     assert worker.set_aside(7.0 + 5.0) == 3

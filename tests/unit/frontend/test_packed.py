@@ -14,7 +14,6 @@ FLOATS = some.floats(width=32, allow_nan=False)
 
 @given(some.lists(FLOATS, max_size=300))
 def test_floats(values: list[float]) -> None:
-    """Of any number."""
     message = pb.EmbedResponse()
     put_floats(message, "embeddings", np.array(values, dtype="<f4").tobytes())
     assert message == pb.EmbedResponse(embeddings=values)
@@ -22,7 +21,6 @@ def test_floats(values: list[float]) -> None:
 
 @given(some.integers(0, 5), some.integers(1, 200), some.randoms())
 def test_rows(count: int, width: int, random: Random) -> None:
-    """Each a message."""
     rows = [[random.uniform(-1, 1) for _ in range(width)] for _ in range(count)]
     message, expected = pb.EmbedAllResponse(), pb.EmbedAllResponse()
     put_rows(message, "token_embeddings", "embeddings", np.array(rows, dtype="<f4").tobytes(), width)

@@ -1,7 +1,6 @@
 """Pairs of texts as a cross-encoder reads them."""
 
 from itertools import pairwise
-from typing import Any
 
 import fakes
 import pytest
@@ -44,7 +43,6 @@ def words_of(tokenized: TokenizedBatch) -> list[str]:
 
 @given(st.integers(0, 12), st.integers(0, 12), st.integers(2, 20))
 def test_the_longer_text_loses_tokens_first(first: int, second: int, room: int) -> None:
-    """As the tokenizers library does it."""
     tokenizer = Tokenizer.from_str(fakes.tokenizer_json().decode())
     tokenizer.no_padding()
     tokenizer.enable_truncation(room + 3, strategy="longest_first")
@@ -98,24 +96,20 @@ def test_pairs_are_made_in_slices(template: str) -> None:
 
 
 def test_the_limit_of_a_side_cannot_be_over_the_models() -> None:
-    """As for vectors."""
     with pytest.raises(LimitExceeded, match=r"max_tokens_per_query is 11, the model's limit is 10"):
         pairs(["a"], ["b"], first_cut=Truncation(max_tokens=11, field="max_tokens_per_query"))
 
 
 def test_one_by_one() -> None:
-    """Second i with first i."""
     assert words_of(pairs(["a", "b"], ["c d", ""])) == ["[CLS] a [SEP] c d [SEP]", "[CLS] b [SEP] [SEP]"]
 
 
 def test_a_prompt_goes_before_the_first_text() -> None:
-    """As sentence-transformers' CrossEncoder has it."""
     found = pairs(["a"], ["c"], prompt=PromptChoice(literal="query : "))
     assert words_of(found) == ["[CLS] query : a [SEP] c [SEP]"]
 
 
 def test_each_side_has_a_limit_of_its_own() -> None:
-    """Counted without special tokens; refused, or cut."""
     sides = {
         "first_cut": Truncation(truncate=True, max_tokens=1),
         "second_cut": Truncation(truncate=True, max_tokens=2),
@@ -141,7 +135,6 @@ def test_a_side_over_its_own_limit_is_named(template: str) -> None:
 @pytest.mark.parametrize("limit", [40, 41])
 @pytest.mark.parametrize("template", ["", TEMPLATE])
 def test_a_limit_of_a_side_above_the_pairs_says_nothing(template: str, limit: int) -> None:
-    """Pairs are those without it."""
     long, bound = "a b c d e f g " * 300, Truncation(truncate=True, max_tokens=2**63, bound=True)
     ask = {"matrix": True, "template": template, "cut": Truncation(truncate=True), "max_tokens": limit}
     without = words_of(pairs([long], [long, "c"], **ask))
@@ -149,7 +142,6 @@ def test_a_limit_of_a_side_above_the_pairs_says_nothing(template: str, limit: in
 
 
 def test_a_template_asks_one_text() -> None:
-    """The model's own instruction, another, none."""
     ask = {"template": TEMPLATE, "matrix": True, "max_tokens": 20}
     assert words_of(pairs(["a"], ["c", "d"], **ask)) == ["query : b a passage c z :", "query : b a passage d z :"]
     assert words_of(pairs(["a"], ["c"], **ask, prompt=PromptChoice(literal="x y"))) == ["query : x y a passage c z :"]
@@ -171,13 +163,11 @@ def test_a_template_keeps_its_end() -> None:
 
 
 def test_a_template_without_a_place_for_it_refuses_an_instruction() -> None:
-    """Instead of dropping it."""
     with pytest.raises(InvalidInput, match="no place for an instruction"):
         pairs(["a"], ["c"], template="{query} {document}", prompt=PromptChoice(literal="x"))
 
 
 def test_a_limit_below_what_every_pair_has_is_refused() -> None:
-    """Special tokens, or the end of a template."""
     with pytest.raises(InvalidInput, match="needs 3"):
         pairs(["a"], ["c"], cut=Truncation(truncate=True, max_tokens=3))
     with pytest.raises(InvalidInput, match="needs 2"):
@@ -185,42 +175,6 @@ def test_a_limit_below_what_every_pair_has_is_refused() -> None:
     with pytest.raises(InvalidInput, match="the model's limit is 3, what every pair has alone needs 3") as caught:
         pairs(["a"], ["c"], cut=Truncation(truncate=True, max_tokens=4096, bound=True), max_tokens=3)
     assert caught.value.field == ""
-
-
-@pytest.mark.parametrize("side", TruncationSide)
-@pytest.mark.parametrize("limit", [40, 41])
-@pytest.mark.parametrize("words", [(1000, 1001), (1001, 1000), (3, 1000), (1000, 3)])
-def test_long_pairs_are_cut_as_the_tokenizer_would_cut_them(words: tuple[int, int], limit: int, side: Any) -> None:
-    """An odd room goes to the longer one."""
-    tokenizer = Tokenizer.from_buffer(fakes.tokenizer_json())
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(limit, strategy="longest_first", direction=side.name.lower())
-    first, second = ("a b c d e f g h i j " * 101)[: 2 * words[0]], ("k l m n o p q " * 150)[: 2 * words[1]]
-    found = pairs([first], [second], cut=Truncation(truncate=True), max_tokens=limit, truncation_side=side)
-    assert words_of(found) == [" ".join(tokenizer.encode(first, second).tokens)]
-    with pytest.raises(InputTooLong, match=rf"limit is {limit}"):
-        pairs([first], [second], max_tokens=limit)
-
-
-@pytest.mark.parametrize("template", ["", TEMPLATE])
-def test_long_sides_are_cut_at_their_own_limits(template: str) -> None:
-    """As short ones are."""
-    long = "a b c d e f g " * 300
-    found = pairs(
-        [long],
-        [long, "c", long],
-        matrix=True,
-        template=template,
-        max_tokens=50,
-        first_cut=Truncation(truncate=True, max_tokens=2),
-        second_cut=Truncation(truncate=True, max_tokens=3),
-    )
-    parts = ("query : b ", " passage ", " z :") if template else ("[CLS] ", " [SEP] ", " [SEP]")
-    expected = [f"{parts[0]}a b{parts[1]}{second}{parts[2]}" for second in ("a b c", "c", "a b c")]
-    assert words_of(found) == expected
-    assert found.truncated == (True, True, True)
-    with pytest.raises(InputTooLong, match="2100 tokens, max_tokens is 2"):
-        pairs([long], ["c"], template=template, first_cut=Truncation(max_tokens=2))
 
 
 @pytest.mark.parametrize("template", ["", TEMPLATE])

@@ -1,7 +1,5 @@
 """Frontends that are bound to a fingerprint serve no other model, whichever worker is ready first."""
 
-import asyncio
-
 import pytest
 from fake_workers import FakeWorker, World
 from structlog.testing import capture_logs
@@ -35,16 +33,6 @@ async def test_a_worker_with_other_weights_is_not_used_though_it_is_first() -> N
     assert (other.fetched, other.messages) == (0, [])
 
 
-async def test_two_frontends_with_a_pin_serve_one_model() -> None:
-    """Whatever each of them met first; without a pin each would keep what it met."""
-    one, two = FakeWorker(b"1111", fingerprint=OTHER), FakeWorker(b"2222", fingerprint=WANTED)
-    async with World(one, pins={WANTED}) as first, World(two, pins={WANTED}) as second:
-        first.fleet._targets = second.fleet._targets = [one.address, two.address]
-        await asyncio.gather(first.until_scores(b"2222"), second.until_scores(b"2222"))
-        await eventually(lambda: len(second.fleet._links) == 2)
-        assert first.fleet.fingerprints == second.fleet.fingerprints == {"fake": WANTED}
-
-
 async def test_a_worker_that_comes_back_with_other_weights_is_not_used() -> None:
     """The name stays known meanwhile: callers are told to come again, not that there is no such model."""
     worker = FakeWorker(b"1111", fingerprint=WANTED)
@@ -62,14 +50,6 @@ async def test_a_worker_that_comes_back_with_other_weights_is_not_used() -> None
         await replaced.server.stop(0)
 
 
-async def test_a_frontend_of_several_models_has_a_pin_for_each() -> None:
-    """And what is pinned by nobody stays out."""
-    workers = [FakeWorker(id=name, fingerprint=name[0] * 64) for name in ("a-model", "b-model", "c-model")]
-    async with World(*workers, pins={WANTED, OTHER}) as world:
-        await eventually(lambda: len(world.fleet.fingerprints) == 2)
-        assert world.fleet.fingerprints == {"a-model": WANTED, "b-model": OTHER}
-
-
 @pytest.mark.parametrize(
     ("arguments", "read"),
     [
@@ -80,7 +60,6 @@ async def test_a_frontend_of_several_models_has_a_pin_for_each() -> None:
     ],
 )
 def test_the_flag_takes_one_or_several(arguments: list[str], read: tuple[str, ...]) -> None:
-    """As --worker does."""
     assert FrontendSettings.read(arguments).fingerprint == read
 
 

@@ -5,7 +5,6 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
-from threading import current_thread, main_thread
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,8 @@ from hypothesis import strategies as st
 from frontend_service.api.selvage_v1 import codec
 from frontend_service.api.selvage_v1.codec import detokenize_request_from_pb
 from frontend_service.domain.limits import Limits
-from frontend_service.domain.requests import DetokenizeRequest, PromptChoice, TokenizeRequest
-from frontend_service.services.embed import INLINE_TOKENS, EmbeddingService
+from frontend_service.domain.requests import PromptChoice, TokenizeRequest
+from frontend_service.services.embed import EmbeddingService
 from frontend_service.services.models import ModelService
 from frontend_service.services.pipeline import Pipeline
 from frontend_service.tokenizing.tokenizer import read_files
@@ -114,24 +113,7 @@ async def test_queries_are_looked_up_without_a_worker() -> None:
     assert worker.jobs == []
 
 
-async def test_many_tokens_are_looked_up_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The event loop would stand still meanwhile; few are done before a thread would have begun."""
-    threads: list[bool] = []
-    look_up = QueryTable.look_up
-
-    def told(*arguments: Any) -> SparseRows:
-        threads.append(current_thread() is not main_thread())
-        return look_up(*arguments)
-
-    monkeypatch.setattr(QueryTable, "look_up", told)
-    service, _ = services(SparseWorker(query_route=route(max_tokens=INLINE_TOKENS)))
-    for count in (INLINE_TOKENS, INLINE_TOKENS + 1):
-        await service.embed(embed(QUERY, "a " * (count - 1), "b"), LATER)
-    assert threads == [False, True]
-
-
 async def test_documents_go_to_a_worker() -> None:
-    """With their special tokens, and told as documents."""
     worker = SparseWorker()
     service, _ = services(worker)
     answer = await service.embed(embed(DOCUMENT), LATER)
@@ -144,7 +126,6 @@ async def test_documents_go_to_a_worker() -> None:
 
 @pytest.mark.parametrize(("default", "jobs"), [(QUERY, 0), (DOCUMENT, 1)])
 async def test_texts_without_a_kind_go_the_default_way(default: InputType, jobs: int) -> None:
-    """As the model's files say."""
     worker = SparseWorker(query_route=route(default_input_type=default))
     service, models = services(worker)
     await service.embed(embed(), LATER)
@@ -196,16 +177,7 @@ async def test_ids_become_text_by_the_tokenizer_of_their_kind() -> None:
     assert len(written) == 8
 
 
-async def test_ids_of_one_meaning_need_no_kind() -> None:
-    """Both tokenizers have the same words, as in inference-free SPLADE: whoever decodes need not know the Router."""
-    worker = SparseWorker(query_route=route(default_input_type=UNSPECIFIED))
-    _, models = services(worker)
-    request = DetokenizeRequest(tokenized=((WORDS.index("a"), WORDS.index("b")),))
-    assert (await models.detokenize(request)).texts == ["a b"]
-
-
 async def test_queries_have_limits_of_their_own() -> None:
-    """In tokens, and in token ids."""
     service, _ = services(SparseWorker())
     with pytest.raises(InputTooLong, match=r"texts\[0\] has .* the limit is 4"):
         await service.embed(embed(QUERY, "a b c d e"), LATER)
@@ -254,7 +226,6 @@ LIES = {
 
 @pytest.mark.parametrize(("files", "told", "why"), LIES.values(), ids=LIES)
 def test_files_that_do_not_fit_are_refused(files: dict[str, bytes], told: QueryRoute, why: str) -> None:
-    """By a line that names what is wrong."""
     with pytest.raises(ValueError, match=why):
         read_files(FILES | files, card(**sparse_card(query_route=told)))
 
@@ -291,7 +262,6 @@ async def test_the_table_comes_with_the_tokenizer(looks_up: bool) -> None:
 
 
 async def test_a_worker_with_another_table_is_not_served() -> None:
-    """The fleet says why."""
     worker = remote()
     worker.more_files = [("query_tokenizer.json", bare_tokenizer()), ("query_table.f32", WEIGHTS[::-1].tobytes())]
     async with World(worker) as world:

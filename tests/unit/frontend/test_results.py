@@ -35,7 +35,6 @@ def rows(*lengths: int) -> MultiVectors:
 def test_an_explained_maxsim_has_a_winner_for_each_score_and_query_row(
     layout: Layout, queries: tuple[int, ...], documents: tuple[int, ...], scores: int, winners: int
 ) -> None:
-    """For a single query with many documents too."""
     work = MaxSim(
         queries=rows(*queries),
         documents=rows(*documents),

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -17,7 +16,7 @@ from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import DetokenizeRequest, TokenizeRequest
 from frontend_service.services.embed import EmbeddingService
 from frontend_service.services.models import ModelService
-from frontend_service.services.pipeline import INLINE_LETTERS, Pipeline
+from frontend_service.services.pipeline import Pipeline
 from frontend_service.services.rank import RankingService
 from frontend_service.tokenizing.tokenizer import ModelTexts, ModelTokenizer
 from frontend_service.tokenizing.tokens import Chunks
@@ -29,7 +28,6 @@ from shared.errors import (
     ResultTooLarge,
     UnsupportedDimensions,
     UnsupportedTask,
-    WorkerUnavailable,
 )
 from shared.jobs import Encode, Score
 from shared.terms import RequestTerms
@@ -65,7 +63,6 @@ async def test_an_embed_becomes_one_job_with_the_models_own_choices() -> None:
 
 
 async def test_a_request_overrides_them() -> None:
-    """Every option reaches the job."""
     made, worker = service(prompts={"query": "query : "}, include_prompt=False)
     message = embed(outputs=[1, 3], dimensions=4, normalize=False, data_type=5, prompt_name="query")
     await EmbeddingService(made).embed(message, LATER)
@@ -90,21 +87,7 @@ async def test_a_rerank_sends_query_and_documents_in_one_job_and_sorts_what_come
     assert reranked.answer.tokens.total == 18
 
 
-@pytest.mark.parametrize(
-    ("normalize", "unit_rows", "mean"), [(None, True, False), (True, True, True), (False, False, False)]
-)
-async def test_normalize_of_a_late_interaction(normalize: bool | None, unit_rows: bool, mean: bool) -> None:
-    """Unset: unit rows and the sum. True: the mean. False: raw rows and the sum."""
-    made, worker = service()
-    fields = {} if normalize is None else {"normalize": normalize}
-    await RankingService(made).rerank(rerank(method=2, **fields), LATER)
-    work = worker.jobs[0].work
-    assert isinstance(work, Score)
-    assert (work.unit_rows, work.mean) == (unit_rows, mean)
-
-
 async def test_allowed_dimensions_come_from_the_files() -> None:
-    """And the error names them."""
     made, _ = service(allowed_dimensions=(2, 4))
     await EmbeddingService(made).embed(embed(dimensions=4), LATER)
     with pytest.raises(UnsupportedDimensions, match="2, 4, 8"):
@@ -112,7 +95,6 @@ async def test_allowed_dimensions_come_from_the_files() -> None:
 
 
 async def test_an_output_that_the_model_lacks() -> None:
-    """The error says which it has."""
     made, _ = service(outputs=(OutputKind.DENSE,))
     with pytest.raises(UnsupportedTask, match="it has DENSE"):
         await EmbeddingService(made).embed(embed(outputs=[3]), LATER)
@@ -127,19 +109,10 @@ async def test_an_output_that_the_model_lacks() -> None:
     ],
 )
 async def test_limits_are_named(limits: Limits, field: str) -> None:
-    """Each with its own reason."""
     made, worker = service(limits)
     with pytest.raises(LimitExceeded) as raised:
         await EmbeddingService(made).embed(embed(), LATER)
     assert raised.value.field == field
-    assert worker.jobs == []
-
-
-async def test_a_reply_that_would_not_fit_is_refused_before_it_is_computed() -> None:
-    """With a remedy."""
-    made, worker = service(Limits(message_bytes=70_000), max_tokens=10_000)
-    with pytest.raises(ResultTooLarge, match="EmbedStream"):
-        await EmbeddingService(made).embed(embed(texts=["a " * 100] * 5, outputs=[3]), LATER)
     assert worker.jobs == []
 
 
@@ -190,28 +163,6 @@ async def test_tokenising_stops_when_the_caller_is_gone() -> None:
     assert [len(job.tokens) for job in worker.jobs] == [2]
 
 
-async def test_few_letters_are_tokenised_at_once_and_many_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both are held against the limit of tokens; many short texts are not few letters."""
-    made, worker = service(Limits(request_tokens=500), max_tokens=1000)
-    read, threads = ModelTokenizer.texts, list[bool]()
-
-    def noted(*args: Any, **options: Any) -> Any:
-        threads.append(threading.current_thread() is not threading.main_thread())
-        return read(*args, **options)
-
-    monkeypatch.setattr(ModelTokenizer, "texts", noted)
-    for texts, in_thread in ((("a",), False), ((" " * 2032,), False), ((" " * 2033,), True), (WORDS * 5, True)):
-        await EmbeddingService(made).embed(embed(texts=list(texts)), LATER)
-        assert threads == [in_thread] * len(threads)
-        threads.clear()
-    jobs = len(worker.jobs)
-    for texts in (["a " * 499], ["a " * 600, "b " * 600], ["a"] * 200):
-        with pytest.raises(LimitExceeded, match=r"the request has \d+ tokens, the limit is 500"):
-            await EmbeddingService(made).embed(embed(texts=texts), LATER)
-    assert len(worker.jobs) == jobs
-    assert made.limits.check_texts(["a"] * 200, "texts[{}]", 200) > INLINE_LETTERS
-
-
 async def test_requests_take_turns_chunk_by_chunk() -> None:
     """A new request waits for a chunk of each that is there, not for their ends; an error ends its request alone."""
     made, _ = service()
@@ -233,15 +184,6 @@ async def test_requests_take_turns_chunk_by_chunk() -> None:
     assert told[:2] == ["a", "b"]
     assert isinstance(told[2], ValueError)
     assert (order.count("a"), order.count("b"), order.count("wrong")) == (40, 40, 1)
-
-
-async def test_a_pipeline_whose_threads_have_ended_is_draining() -> None:
-    """With an error that callers may try again after."""
-    threads = ThreadPoolExecutor(1)
-    made = Pipeline(FakeWorker(card()), Limits(), threads, threads)
-    threads.shutdown()
-    with pytest.raises(WorkerUnavailable, match="draining"):
-        await made.in_thread(lambda: 1)
 
 
 async def test_a_text_at_which_the_tokenizer_panics_fails_alone() -> None:
@@ -273,7 +215,6 @@ async def test_ids_to_write_are_limited(limits: Limits, field: str) -> None:
 
 
 async def test_many_ids_are_written_in_turns_and_within_a_reply() -> None:
-    """In the order of the request."""
     made, _ = service(Limits(message_bytes=200_000))
     some = ((4,) * 3000, *((number,) for number in range(4, 10)), (5,) * 9000, (6,) * 10)
     found = await ModelService(made).detokenize(DetokenizeRequest(tokenized=some))
@@ -303,7 +244,6 @@ async def test_given_vectors_have_a_bounded_width() -> None:
 
 
 def test_ranking_is_stable_and_copes_with_the_lowest_scores() -> None:
-    """-1e9 is a score like any other."""
     scores = np.array([-1e9, 2, 2, -5], dtype="<f4").tobytes()
     assert [index for index, _ in postprocess.rank(scores, scores, None)] == [1, 2, 3, 0]
     assert postprocess.rank(scores, scores, 1) == [(1, 2.0)]

@@ -1,7 +1,6 @@
 """Late chunking and spans in the frontend: which tokens belong to which span, windows, and what is refused by name."""
 
 from concurrent.futures import ThreadPoolExecutor
-from threading import current_thread, main_thread
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from frontend_service.api.selvage_v1.servicers import _BatchPart as BatchPart
 from frontend_service.domain.limits import Limits
 from frontend_service.services.embed import EmbeddingService
 from frontend_service.services.pipeline import Answer, Pipeline
-from frontend_service.tokenizing.spans import DocumentTokenizer
 from selvage.v1 import embedding_pb2 as pb
 from shared.errors import InputTooLong, InvalidInput, LimitExceeded, ResultTooLarge, SelvageError, UnsupportedTask
 from shared.jobs import RANGE_TIMES
@@ -219,24 +217,6 @@ def test_spans_are_counted_before_they_are_read() -> None:
     with pytest.raises(LimitExceeded, match="4 entries, the limit is 3") as refused:
         codec.embed_request_from_pb(message, Limits(spans=3))
     assert refused.value.field == "spans"
-
-
-async def test_windows_are_made_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a short text too: its windows may have it many times over. So are many spans of one."""
-    threads: list[bool] = []
-    tokenize = DocumentTokenizer.tokenize
-
-    def told(*arguments: Any) -> Any:
-        result = yield from tokenize(*arguments)
-        threads.append(current_thread() is not main_thread())
-        return result
-
-    monkeypatch.setattr(DocumentTokenizer, "tokenize", told)
-    worker = FakeWorker(card(**ABLE))
-    await embed(worker, texts=["a b"], spans=[spans((0, 1))])
-    await embed(worker, texts=["a b"], spans=[spans((0, 1))], window_overlap=1)
-    await embed(worker, texts=["a b"], spans=[spans(*[(0, 1)] * 200)])
-    assert threads == [False, True, True]
 
 
 def test_a_batch_is_halved_between_texts_with_their_spans() -> None:

@@ -67,7 +67,6 @@ async def settled() -> None:
 
 
 async def test_who_is_done_first_is_answered_first() -> None:
-    """And every request once."""
     caller = Caller(*range(50))
     caller.holds[0] = asyncio.Event()
     running = asyncio.create_task(caller.run())
@@ -92,7 +91,6 @@ async def test_no_more_is_read_than_is_answered_at_once(size: int, begun: int) -
 
 
 async def test_who_does_not_read_is_not_read_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until it reads on."""
     monkeypatch.setattr(two_way, "UNWRITTEN_BYTES", 1000)
     caller = Caller(*([7] * 200))
     caller.reads.clear()
@@ -124,7 +122,6 @@ async def test_who_reads_nothing_for_long_is_let_go() -> None:
 
 
 async def test_replies_that_wait_count_until_they_are_read() -> None:
-    """Among the results of the stream."""
     caller = Caller(1, 2, 3)
     caller.reads.clear()
     running = asyncio.create_task(caller.run())
@@ -151,7 +148,6 @@ async def test_what_is_no_request_ends_the_stream_after_those_before_it() -> Non
 
 
 async def test_a_caller_that_goes_ends_what_was_asked() -> None:
-    """At once."""
     caller = Caller(1, 2, 3)
     caller.holds = {number: asyncio.Event() for number in (1, 2, 3)}
     running = asyncio.create_task(caller.run())
@@ -183,7 +179,6 @@ async def test_a_drain_answers_what_was_read_and_reads_no_more() -> None:
 
 
 async def test_a_stream_ends_before_its_connection_must(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After its answers, and says so."""
     monkeypatch.setattr(streams, "LIFETIME", 0.05)
     caller = Caller(1)
     caller.more.clear()
@@ -193,7 +188,6 @@ async def test_a_stream_ends_before_its_connection_must(monkeypatch: pytest.Monk
 
 
 async def test_more_streams_than_the_limit_are_refused() -> None:
-    """Named, and counted."""
     admission = Admission(Bounds(streams=1))
     with admission.stream():
         with pytest.raises(Overloaded, match="1 streams are open, the limit is 1"), admission.stream():

@@ -1,6 +1,5 @@
 """Where the time of a request went, as every reply tells it. A clock of our own: no test waits or has thresholds."""
 
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 from fakes import FakeWorker, card
 
-from frontend_service import postprocess
 from frontend_service.api.selvage_v1.servicers import ClassificationServicer, EmbeddingServicer, RankingServicer
 from frontend_service.domain.limits import Limits
 from frontend_service.frontend import Frontend
@@ -83,7 +81,6 @@ CALLS: dict[str, tuple[Any, Any]] = {
     "Classify": (ClassificationServicer, classification_pb2.ClassifyRequest(texts=["a"])),
     "ClassifyTokens": (ClassificationServicer, classification_pb2.ClassifyTokensRequest(texts=["a"])),
 }
-CROSS_ENCODED = ranking_pb2.RerankRequest(query="a", documents=["b"], method=vectors_pb2.SCORING_METHOD_CROSS_ENCODER)
 
 
 async def times(service: Pipeline, name: str, message: Any = None) -> dict[str, float]:
@@ -117,49 +114,8 @@ async def test_every_reply_tells_what_went_beside_queue_and_compute(name: str, m
     }
 
 
-async def test_pooling_of_tokens_and_encoding_count_as_postprocessing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two documents at 3 s each, then packing of all of them at 7 s."""
-    clock = Clock()
-    service, worker = made(clock)
-    worker.clock = clock
-    monkeypatch.setattr(postprocess, "pool", clock.taking(3, postprocess.pool))
-    monkeypatch.setattr(postprocess, "pack", clock.taking(7, postprocess.pack))
-    plain = embedding_pb2.EmbedRequest(texts=["a b", "c d"])
-    assert (await times(service, "Embed", plain))["postprocess"] == 0
-    told = await times(service, "Embed")
-    assert told["postprocess"] == 3 + 3 + 7 + 7  # the fake sends dense rows along, which are packed as well
-    assert told["transfer"] == 11
-
-
-@pytest.mark.parametrize(
-    ("name", "message", "seconds"), [("Rerank", None, 5), ("Rerank", CROSS_ENCODED, 3 + 5), ("Classify", None, 3)]
-)
-async def test_sorting_and_activation_count_as_postprocessing(
-    name: str, message: Any, seconds: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A cross-encoder's scores are activated, then sorted; a classifier's are activated."""
-    clock = Clock()
-    service, worker = made(clock)
-    worker.clock = clock
-    monkeypatch.setattr(postprocess, "activate", clock.taking(3, postprocess.activate))
-    monkeypatch.setattr(postprocess, "rank", clock.taking(5, postprocess.rank))
-    assert (await times(service, name, message))["postprocess"] == seconds
-
-
 async def test_no_time_is_negative() -> None:
     """The worker measures by its own clock, and may tell more than the round trip took."""
     service, worker = made(clock := Clock())
     worker.clock, worker.told = clock, (10.0, 7.0)
     assert (await times(service, "Embed"))["transfer"] == 0
-
-
-@pytest.mark.parametrize("name", CALLS)
-async def test_the_parts_are_within_the_time_of_the_call(name: str) -> None:
-    """By the real clock, with a worker that tells no time of its own."""
-    service, worker = made(time.monotonic)
-    worker.clock, worker.told = Clock(), (0.0, 0.0)
-    start = time.monotonic()
-    told = await times(service, name)
-    whole = time.monotonic() - start
-    assert all(told[part] > 0 for part in ("tokenize", "transfer", "postprocess"))
-    assert sum(told.values()) <= whole + 5e-9  # each is rounded to nanoseconds

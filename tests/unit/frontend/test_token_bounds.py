@@ -2,7 +2,6 @@
 
 import fakes
 import pytest
-from asgi import HttpApi, Worker
 
 from frontend_service.domain.requests import Truncation
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
@@ -46,16 +45,3 @@ def test_two_cuts_at_once_are_the_lower_limit_and_whatever_either_allows() -> No
     assert Truncation().within(Truncation(side=TruncationSide.LEFT)) == Truncation(side=TruncationSide.LEFT)
     assert wide.within(Truncation(max_tokens=0)).max_tokens == Truncation(max_tokens=0).within(wide).max_tokens == 0
     assert Truncation(truncate=True).within(wide) == Truncation(truncate=True, max_tokens=9, field="wide")
-
-
-@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
-@pytest.mark.parametrize("most", [4096, 11])
-@pytest.mark.parametrize("changes", [{}, CROSS_ENCODER], ids=["vectors", "pairs"])
-async def test_a_rerank_takes_more_tokens_a_document_than_the_model_has(
-    path: str, most: int, changes: dict[str, object]
-) -> None:
-    """Haystack's CohereRanker sends so many, whatever the model is."""
-    worker = Worker(**changes)
-    told = await HttpApi(worker).ask(path, {"query": "a", "documents": [LONG], "max_tokens_per_doc": most})
-    assert told.status == 200, told.body
-    assert worker.jobs[0].tokens.lengths[-1] == 10

@@ -1,7 +1,5 @@
 """Pooled token rows, from request to job and from rows to answer. Against the reference: test_pooling_parity.py."""
 
-import asyncio
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -82,7 +80,6 @@ async def test_pooled_rows_come_in_the_data_type_asked_for(data_type: DataType) 
 
 @pytest.mark.parametrize("data_type", [DataType.FLOAT32, DataType.INT8])
 async def test_a_dense_output_beside_it_is_packed_alike(data_type: DataType) -> None:
-    """Though the worker gave it as float32."""
     _, embedding, worker = made()
     request = codec.embed_request_from_pb(message(data_type=data_type.value, outputs=[DENSE, MULTI]))
     answer = await embedding.embed(request, LATER)
@@ -106,7 +103,6 @@ async def test_normalize_tells_what_becomes_of_the_means(normalize: bool | None)
 
 
 async def test_a_factor_of_one_merges_nothing() -> None:
-    """All rows come, of unit length."""
     _, embedding, worker = made()
     answer = await embedding.embed(codec.embed_request_from_pb(message(pool_factor=1)), LATER)
     assert answer.result.tokens is not None
@@ -138,7 +134,6 @@ async def test_a_factor_is_the_number_that_was_written() -> None:
     ids=str,
 )
 async def test_what_makes_no_sense_is_refused(fields: dict[str, Any], field: str) -> None:
-    """Naming the field, before anything is computed."""
     _, embedding, worker = made()
     with pytest.raises(InvalidInput) as raised:
         await embedding.embed(codec.embed_request_from_pb(message(**fields)), LATER)
@@ -178,41 +173,3 @@ async def test_the_reply_is_predicted_from_the_pooled_rows() -> None:
     assert worker.jobs == []
     request = codec.embed_request_from_pb(message(tokenized=ids(*[60] * 64), pool_factor=10, protected_tokens=2))
     assert (await embedding.embed(request, LATER)).result.row_lengths == (7,) * 64
-
-
-async def test_pooling_stops_when_the_caller_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the document under way; the thread is free for others."""
-    service, embedding, worker = made()
-    loop, gone, pooled = asyncio.get_running_loop(), threading.Event(), []
-
-    def pool_and_wait(rows: Any, *options: Any) -> Any:
-        pooled.append(len(rows))
-        loop.call_soon_threadsafe(waiting.cancel)
-        gone.wait()
-        return rows
-
-    monkeypatch.setattr(postprocess, "pool", pool_and_wait)
-    waiting = asyncio.ensure_future(
-        embedding.embed(codec.embed_request_from_pb(message(tokenized=ids(3, 4, 5))), LATER)
-    )
-    await asyncio.wait([waiting])
-    gone.set()
-    await service.in_thread(lambda: None)
-    assert waiting.cancelled()
-    assert (pooled, len(worker.jobs)) == ([3], 1)
-
-
-async def test_requests_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A document each, so that a short one does not wait for all of a long one."""
-    _, embedding, _ = made()
-    pooled = []
-
-    def pool_and_note(rows: Any, *options: Any) -> Any:
-        pooled.append(len(rows))
-        return rows
-
-    monkeypatch.setattr(postprocess, "pool", pool_and_note)
-    requests = [codec.embed_request_from_pb(message(tokenized=ids(*counts))) for counts in ([3] * 9, [5])]
-    await asyncio.gather(*(embedding.embed(request, LATER) for request in requests))
-    assert sorted(pooled) == [*[3] * 9, 5]
-    assert pooled[-1] == 3

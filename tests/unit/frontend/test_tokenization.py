@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from fakes import WORDS, card, tokenizer_json
@@ -10,11 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from frontend_service.domain.limits import TEXT_LETTERS
 from frontend_service.domain.requests import PromptChoice, Truncation
-from frontend_service.tokenizing import tokens
 from frontend_service.tokenizing.pairs import PairTexts
-from frontend_service.tokenizing.tokenizer import CHUNK_IDS, ModelTokenizer
+from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from frontend_service.tokenizing.tokens import TokenizedBatch, TokenLimits
 from shared.errors import InputTooLong, InvalidInput, LimitExceeded, UnsupportedTask
 from shared.vectors import InputType, TruncationSide
@@ -136,12 +133,6 @@ def test_a_limit_that_a_setting_lowered_is_named_with_it(tokenize: Callable[[], 
         tokenize()
 
 
-def test_a_lower_limit_of_a_request_is_its_own() -> None:
-    """No setting of the worker is to blame."""
-    with pytest.raises(InputTooLong, match=r"the limit is 5; truncate"):
-        LIMITED.texts(["a " * 9], "", Truncation(max_tokens=5), "texts[{}]")
-
-
 @pytest.mark.parametrize(("asked", "error"), [(11, LimitExceeded), (1, InvalidInput)])
 def test_a_limit_can_only_be_lowered_and_must_leave_room(asked: int, error: type[Exception]) -> None:
     """max_tokens over the model's, or under the special tokens."""
@@ -198,13 +189,11 @@ def test_a_task_of_code_needs_a_prompt_of_its_own(task: str) -> None:
 
 
 def test_the_default_prompt_serves_where_nothing_is_said() -> None:
-    """As sentence-transformers has it."""
     tokenization = ModelTokenizer(tokenizer_json(), card(prompts=PROMPTS, default_prompt_name="query"))
     assert tokenization.prompt(PromptChoice()) == "query : "
 
 
 def test_an_unknown_prompt_tells_which_there_are() -> None:
-    """UNSUPPORTED_TASK, naming them."""
     with pytest.raises(UnsupportedTask, match="it has passage, query"):
         PROMPTED.prompt(PromptChoice(name="legal"))
     with pytest.raises(UnsupportedTask, match="it has none"):
@@ -212,14 +201,12 @@ def test_an_unknown_prompt_tells_which_there_are() -> None:
 
 
 def test_a_prompt_left_out_of_pooling_is_counted_without_its_closing_token() -> None:
-    """[CLS] query : makes three."""
     assert PROMPTED.texts(["a b"], "query : ", Truncation(), "texts[{}]").prompt_lengths == (3,)
     assert PLAIN.texts(["a b"], "query : ", Truncation(), "texts[{}]").prompt_lengths == (0,)
 
 
 @pytest.mark.parametrize("wrong", [-1, len(WORDS)])
 def test_given_ids_must_be_in_the_vocabulary(wrong: int) -> None:
-    """The text and the id are named."""
     with pytest.raises(InvalidInput, match=rf"tokenized\[1\] has the id {wrong}"):
         PLAIN.token_ids([[1, 2], [1, wrong, 2]], Truncation())
 
@@ -247,7 +234,6 @@ def test_a_broken_file_is_an_ordinary_error_that_names_it(content: bytes) -> Non
 
 
 def test_ids_back_to_text() -> None:
-    """With and without special tokens."""
     ids = [[WORDS.index(each) for each in ("[CLS]", "a", "b", "[SEP]")]]
     assert [*PLAIN.detokenize(ids, skip_special_tokens=True)] == [["a b"]]
     assert [*PLAIN.detokenize(ids, skip_special_tokens=False)] == [["[CLS] a b [SEP]"]]
@@ -263,7 +249,6 @@ def test_a_cut_prompt_is_left_out_of_pooling_as_far_as_it_survived(side: str, ke
 
 
 def test_a_prompt_that_fills_the_limit_is_refused_where_pooling_leaves_it_out() -> None:
-    """Rather than pooling nothing."""
     cut = Truncation(truncate=True, max_tokens=4)
     with pytest.raises(InvalidInput, match="nothing is left to pool"):
         PROMPTED.texts(["a b c"], "query : ", cut, "texts[{}]")
@@ -274,29 +259,6 @@ def test_an_empty_text_without_special_tokens_is_refused_by_name() -> None:
     bare = json.loads(tokenizer_json()) | {"post_processor": None}
     with pytest.raises(InvalidInput, match=r"texts\[1\] has no tokens"):
         ModelTokenizer(json.dumps(bare).encode(), card()).texts(["a", ""], "", Truncation(), "texts[{}]")
-
-
-def test_texts_are_tokenised_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Told after each chunk how many tokens there are; together they are the texts at once."""
-    monkeypatch.setattr(tokens, "CHUNK_LETTERS", 4 + 2 * TEXT_LETTERS)
-    texts = ["a b", "c d", "e", "f", "a b c d e"]
-    options: Any = (texts, "", Truncation(), "texts[{}]")
-    assert [*PLAIN.text_chunks(*options)] == [4, 11, 14, 21]
-    assert run_to_end(PLAIN.text_chunks(*options)) == PLAIN.texts(*options)
-    assert PLAIN.texts(*options).tokens.lengths == (4, 4, 3, 3, 7)
-    assert [len(chunk) for chunk in PLAIN.shown_chunks(*options)] == [1, 2, 1, 1]
-
-
-def test_a_text_is_named_by_its_number_in_the_request() -> None:
-    """Where only some of a request are read, and in chunks too."""
-    with pytest.raises(InputTooLong, match=r"texts\[7\] has 11 tokens"):
-        run_to_end(PLAIN.text_chunks(["a", "a " * 9], "", Truncation(), "texts[{}]", numbers=[3, 7]))
-
-
-def test_ids_are_written_in_chunks() -> None:
-    """It takes a while where there are many."""
-    ids = [[5] * 8] * (10 * CHUNK_IDS // 8)
-    assert [len(some) for some in PLAIN.detokenize(ids, skip_special_tokens=False)] == [CHUNK_IDS // 8] * 10
 
 
 def test_long_names_are_clipped_in_messages() -> None:

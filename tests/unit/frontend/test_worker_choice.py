@@ -68,7 +68,6 @@ def test_the_older_a_report_the_less_it_is_worth() -> None:
 
 
 def test_whose_queue_is_longer_than_what_may_have_come_elsewhere_is_not_chosen() -> None:
-    """Whatever is drawn."""
     busy, free, draw = FakeLink(0.5, 0.1), FakeLink(0.2, 0.1), random.Random(1).random
     assert all(chosen(busy, free, draw=draw) is free for _ in range(200))
 

@@ -1,15 +1,12 @@
 """The link to a worker that comes, goes and changes, over a real channel; the worker is a fake."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 
 import fakes
 import pytest
-from fake_workers import JOB, TOKENS, FakeWorker, World, streams
+from fake_workers import JOB, TOKENS, FakeWorker, World
 
-from frontend_service.workers import job_stream, link
 from frontend_service.workers.fleet import Fleet
 from selvage.worker.v1 import worker_pb2 as pb
 from shared import value_codec as codec
@@ -29,7 +26,6 @@ async def world() -> AsyncIterator[World]:
 
 
 async def test_before_it_has_looked_a_fleet_has_no_model() -> None:
-    """And says so."""
     with pytest.raises(WorkerUnavailable, match="no worker has answered yet"):
         World(FakeWorker()).fleet.model("")
 
@@ -48,18 +44,6 @@ async def test_a_worker_that_loads_is_waited_for() -> None:
         assert model.tokenizer.tokenizer.get_vocab_size() == len(fakes.WORDS)
 
 
-async def test_readiness_is_reported_when_it_changes() -> None:
-    """Once at the start, and not again after attempts that change nothing."""
-    reports: asyncio.Queue[bool] = asyncio.Queue()
-    fleet = Fleet([], ThreadPoolExecutor(1), reports.put)
-    following = asyncio.create_task(fleet._follow_changes())
-    for _ in range(3):
-        fleet._changed.set()
-        await eventually(lambda: not fleet._changed.is_set())
-    following.cancel()
-    assert (await reports.get(), reports.empty()) == (False, True)
-
-
 def _why(fleet: Fleet) -> str:
     with pytest.raises(WorkerUnavailable) as raised:
         fleet.model("")
@@ -68,7 +52,6 @@ def _why(fleet: Fleet) -> str:
 
 
 async def test_a_worker_that_drains_gets_no_more_jobs_and_comes_back(world: World) -> None:
-    """Its tokenizer is fetched once."""
     before = world.fleet.model("")
     world.workers[0].load = Load(draining=True)
     await world.until(False)
@@ -81,36 +64,8 @@ async def test_a_worker_that_drains_gets_no_more_jobs_and_comes_back(world: Worl
 
 
 async def test_a_worker_that_stalls_gets_no_more_jobs(world: World) -> None:
-    """It says so itself."""
     world.workers[0].load = Load(stalled="a step hangs")
     await world.until(False)
-
-
-async def test_a_worker_that_falls_silent_is_lost_and_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it had is answered UNAVAILABLE."""
-    monkeypatch.setattr(job_stream, "SILENCE", 0.4)
-    monkeypatch.setattr(link, "SILENCE", 0.5)
-    worker = FakeWorker()
-    async with World(worker) as world:
-        await world.until(True)
-        worker.hangs = worker.silent = True
-        running = asyncio.ensure_future(world.run())
-        with pytest.raises(WorkerUnavailable, match=r"nothing was heard of it for 0\.4 s"):
-            await running
-        worker.hangs = worker.silent = False
-        await world.until_scores(b"1234")
-
-
-async def test_a_pause_of_the_frontend_is_no_silence_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when its machine stands still for longer than that: the link stays, and what comes is answered."""
-    monkeypatch.setattr(job_stream, "SILENCE", 2.0)
-    async with World(FakeWorker()) as world:
-        await world.until(True)
-        before = streams(world.fleet)
-        for _ in range(2):
-            time.sleep(2.2)  # noqa: ASYNC251 - nothing of the loop runs
-            assert (await world.run()).scores == b"1234"
-        assert streams(world.fleet) == before
 
 
 async def test_a_tokenizer_that_is_none_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +79,6 @@ async def test_a_tokenizer_that_is_none_ends_nothing(monkeypatch: pytest.MonkeyP
 
 
 async def test_a_job_travels_with_its_terms(world: World) -> None:
-    """Request id, priority, key, deadline and fingerprint."""
     assert (await world.run()).scores == b"1234"
     (message,) = world.workers[0].messages
     (job,) = message.jobs
