@@ -1,6 +1,7 @@
 """The client's methods over both services in this process."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
@@ -44,12 +45,9 @@ class Engine(Blocking):
         Raises ValueError where the model is refused, in one line, or a value makes no sense; TypeError for an unknown
         option; RuntimeError where the device fails.
         """
+        settings = Settings.of("unix:", timeout=timeout, in_flight=in_flight)  # checked before a model is loaded
         loop, address = start(str(model), options)
-        try:
-            super().__init__(Settings.of(address, timeout=timeout, in_flight=in_flight), loop, OWNER)
-        except BaseException:
-            loop.stop()
-            raise
+        super().__init__(replace(settings, target=address), loop, OWNER)
         self._name = str(model)
 
     def __repr__(self) -> str:

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -186,14 +185,6 @@ def test_a_stream_gives_the_rows_of_embed_in_order(engine: Engine) -> None:
     assert refused.value.field == "texts[300]"
 
 
-def test_threads_share_one(engine: Engine) -> None:
-    expected = engine.embed(TEXTS)
-    with ThreadPoolExecutor(8) as threads:
-        for found in threads.map(lambda start: engine.embed(TEXTS[start : start + 300]), range(0, 800, 100)):
-            start = next(i for i in range(0, 800, 100) if np.abs(found[0] - expected[i]).max() < 1e-6)
-            assert np.abs(found - expected[start : start + 300]).max() < 1e-6
-
-
 def test_the_next_texts_are_prepared_while_some_are_computed(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of a large input wait in the loop, with their token ids, before the first of them is answered."""
     there, most, answer = 0, 0, Driver.result_of
@@ -238,6 +229,8 @@ def test_what_it_can_be_told() -> None:
         Engine(random_model("tiny-bert"), max_tokens=-1)
     with pytest.raises(ValueError, match=r"^model = '/nowhere': there is no such directory"):
         Engine("/nowhere")
+    with pytest.raises(ValueError, match=r"^timeout is -1, must be at least 0"):
+        Engine("/nowhere", timeout=-1)
 
 
 async def test_files_to_files_in_one_process(engine: Engine, tmp_path: Path) -> None:
