@@ -77,7 +77,7 @@ class Caller:
         self.replies.append(int(pb.DecodeResponse.FromString(reply).text))
 
     async def run(self) -> None:
-        frontend: Any = SimpleNamespace(calls=self.calls, offload=self.offload)
+        frontend: Any = SimpleNamespace(calls=self.calls, pipeline=SimpleNamespace(offload=self.offload))
         with self.calls.stream(HERE) as stream:
             replies = Replies(self.write, self.at_end.append)
             await MessageStream[pb.DecodeRequest](frontend, self.answer, HERE, stream, replies).run(self)
