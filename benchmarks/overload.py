@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.benchmark import OURS, Figures, Options, Turn
+from benchmarks.machine import ROOT
 from benchmarks.services import Server, generated, pair
 
 OUR_SIDE, RATE, COMPARED = OURS, "tokens/s", ("goodput/s", "p50 ms", "p99 ms")
@@ -44,7 +45,7 @@ def overload(server: Server, workload: str, times: float, seconds: float, *, tim
 def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
     """Starts our services; yields their turns under all loads."""
     with ExitStack() as cleanup:
-        server = cleanup.enter_context(pair(options.checkouts[OURS], options.threads))
+        server = cleanup.enter_context(pair(ROOT, options.threads))
         cases: dict[str, dict[str, Turn]] = {}
         for workload in WORKLOADS:
             waiting = partial(generated, server, workload, clients=CLIENTS, seconds=options.seconds)

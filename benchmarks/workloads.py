@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 Ids = npt.NDArray[np.int32]
 Lengths = tuple[int, ...]
-Kind = Literal["dense", "tokens", "rerank", "query"]
+Kind = Literal["dense", "tokens", "rerank"]
 Scale = Literal["tiny", "small", "full"]
 """Sizes for trying out, for two cores, or for an accelerator, where shapes and sizes are as published."""
 
