@@ -22,11 +22,11 @@ from benchmarks.workloads import named
 
 NOT_PEERS = ("selvage", "null", "engine")
 """Beginnings of the names of sides that are no other product."""
-README, FIGURES, ACCELERATOR, PUBLISHED, SCALING = (
+README, FIGURES, ACCELERATOR, PUBLISHED, OPERATING = (
     ROOT / path
-    for path in ("README.md", "docs/figures.md", "docs/accelerator.md", "docs/published.md", "docs/scaling.md")
+    for path in ("README.md", "docs/figures.md", "docs/accelerator.md", "docs/published.md", "docs/operating.md")
 )
-PAGES = (README, FIGURES, ACCELERATOR, PUBLISHED, SCALING)
+PAGES = (README, FIGURES, ACCELERATOR, PUBLISHED, OPERATING)
 BLOCK = re.compile(r"(<!-- rendered (\S+): begin -->\n).*?(<!-- rendered \2: end -->)", re.DOTALL)
 NO_RESULT = "No result yet."
 TITLES = {"offline": "engine", "maxsim": "MaxSim", "services": "both services"}

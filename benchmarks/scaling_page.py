@@ -1,4 +1,4 @@
-"""The tables of docs/scaling.md: what `frontends` measured, and what follows from it."""
+"""The tables of sizing in docs/operating.md: what `frontends` measured, and what follows from it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

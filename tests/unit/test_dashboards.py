@@ -131,8 +131,8 @@ def test_what_is_scraped_is_where_compose_serves_it() -> None:
 
 
 def test_every_metric_is_explained() -> None:
-    """docs/metrics.md has each of ours, and no other."""
-    page = (ROOT / "docs" / "metrics.md").read_text()
+    """docs/operating.md has each of ours, and no other."""
+    page = (ROOT / "docs" / "operating.md").read_text()
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in told() if name.startswith("selvage_")}
     assert set(re.findall(r"`(selvage_[a-z_]+)[`{]", page)) == families
 
