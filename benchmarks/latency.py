@@ -33,8 +33,7 @@ from benchmarks.rounds import Figures, Turn
 from benchmarks.workloads import MAX_TOKENS, MINILM, text
 from harness.member import ServiceProcess
 from selvage.v1 import embedding_pb2
-from shared.server.options import channel_options
-from shared.server.services import PUBLIC_SERVICES, WORKER_SERVICES
+from shared.server.options import PUBLIC_SERVICES, WORKER_SERVICES, channel_options
 
 OUR_SIDE, RATE, COMPARED = OURS, "tokens/s", ("a call, p50 ms",)
 PEERS: Mapping[str, Sequence[str]] = {}

@@ -21,7 +21,7 @@ from gpu_worker.model.loading import Model, load
 from gpu_worker.model.source import LoadOptions
 from gpu_worker.model.tune.graphs import GraphSettings
 from gpu_worker.schedule.driver import DeviceLost, Driver
-from gpu_worker.schedule.interface import OutOfMemory
+from gpu_worker.schedule.interface import OutOfMemory, WorkerFigures
 from gpu_worker.schedule.load import QUEUED_TOKENS
 from gpu_worker.schedule.scheduler import Scheduler
 from gpu_worker.settings import WorkerSettings
@@ -37,7 +37,6 @@ from shared.card import ModelCard
 from shared.errors import ModelRefused, SelvageError
 from shared.jobs import Job, Priority
 from shared.tasks import first_of
-from shared.telemetry.figures import WorkerFigures
 
 log = structlog.get_logger("worker")
 

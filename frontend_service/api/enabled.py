@@ -12,7 +12,7 @@ from frontend_service.application.frontend import Frontend
 from selvage.v1 import model_pb2
 from shared.errors import SelvageError
 from shared.server.interceptor import TellStatus, unchanged
-from shared.server.services import PUBLIC_SERVICES, TEI_SERVICES
+from shared.server.options import PUBLIC_SERVICES, TEI_SERVICES
 from tei.v1 import tei_pb2
 
 

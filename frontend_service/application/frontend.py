@@ -13,7 +13,6 @@ from frontend_service.services.pipeline import Pipeline
 from frontend_service.services.rank import RankingService
 from shared.caller import Caller
 from shared.server.calls import Calls
-from shared.telemetry.figures import ObserveTimes
 from shared.terms import RequestTerms
 
 Message = TypeVar("Message")
@@ -41,7 +40,11 @@ class Frontend:
     """The services, and the policy of calls: an API admits each call by `calls` and answers it by an Exchange."""
 
     def __init__(
-        self, pipeline: Pipeline, calls: Calls, tell_times: Sequence[ObserveTimes] = (), thread_count: int = 1
+        self,
+        pipeline: Pipeline,
+        calls: Calls,
+        tell_times: Sequence[Callable[[Timing], None]] = (),
+        thread_count: int = 1,
     ) -> None:
         """`tell_times`: called with the times of each exchange. `thread_count`: the number of threads that tokenise."""
         self.calls = calls

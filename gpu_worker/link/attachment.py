@@ -15,16 +15,16 @@ import structlog
 
 from gpu_worker.link.outbox import Outbox, Outboxes
 from gpu_worker.schedule.driver import Driver
+from gpu_worker.schedule.interface import ObserveJob
 from gpu_worker.schedule.load import RecentWork
 from selvage.worker.v1 import worker_pb2 as pb
 from shared import tasks
+from shared.caller import trace_id_of
 from shared.errors import InvalidInput, SelvageError, WorkerUnavailable, clip
 from shared.jobs import Job, JobResult
 from shared.link_codec import jobs_from_pb
 from shared.load import Load
 from shared.tasks import offload
-from shared.telemetry.figures import ObserveJob
-from shared.trace_context import trace_id
 from shared.wire import MESSAGE_ENTRIES
 
 WRITE_SECONDS = 30.0
@@ -199,7 +199,7 @@ class Attachment:
 def _ids_for_log(job: Job) -> dict[str, str]:
     """The ids by which a job is found in logs and traces."""
     ids = {"request_id": job.request_id}
-    return ids | {"trace_id": trace_id(job.traceparent)} if job.traceparent else ids
+    return ids | {"trace_id": trace_id_of(job.traceparent)} if job.traceparent else ids
 
 
 def another_model(requested: str, served: str) -> WorkerUnavailable:

@@ -7,7 +7,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from harness.stack import Stack
 from selvage.v1 import embedding_pb2, model_pb2
-from shared.server.services import PUBLIC_SERVICES, TEI_SERVICES
+from shared.server.options import PUBLIC_SERVICES, TEI_SERVICES
 from support.references import Calls
 from support.tei_calls import LONG, TEXTS, Tei, all_of
 from tei.v1 import tei_pb2 as pb

@@ -13,8 +13,7 @@ from shared.card import ModelCard
 from shared.jobs import Job
 from shared.link_codec import load_to_pb
 from shared.load import Load
-from shared.server.options import LINK_VERSION, server_options
-from shared.server.services import WORKER_SERVICES
+from shared.server.options import LINK_VERSION, WORKER_SERVICES, server_options
 from shared.vectors import OutputKind, ScoringMethod, Task
 from support.worker_lies import LABELS, WIDTH, Lie, honest, job_of, message
 

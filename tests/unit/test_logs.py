@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
+from shared import reporting
 from shared.settings import LogFormat
-from shared.telemetry import reporting
 
 
 @pytest.fixture

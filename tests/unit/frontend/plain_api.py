@@ -7,8 +7,7 @@ from frontend_service.application.frontend import Exchange, Frontend
 from frontend_service.domain.answer import Answer
 from frontend_service.domain.requests import EmbedRequest, RerankRequest
 from frontend_service.services.rank import Reranked
-from shared import trace_context
-from shared.caller import Caller
+from shared.caller import REQUEST_ID, Caller, chosen_id
 from shared.errors import SelvageError
 
 Body = dict[str, Any]
@@ -51,7 +50,7 @@ class PlainApi:
         """`given_id`: the request id that the caller chose."""
         exchange = self._exchanges[method]
 
-        caller = Caller(method=method, request_id=trace_context.chosen([given_id]), remaining=remaining)
+        caller = Caller(method=method, request_id=chosen_id([(REQUEST_ID, given_id)]), remaining=remaining)
 
         async def work() -> Body:
             reply, timing = await self._frontend.exchange(exchange, body, len(str(body)), caller)

@@ -31,7 +31,7 @@ from shared.jobs import Encode, Job, JobResult, Rows
 from shared.server.calls import Calls
 from shared.server.grpc_server import Server
 from shared.server.interceptor import Interceptor
-from shared.server.services import PUBLIC_SERVICES
+from shared.server.options import PUBLIC_SERVICES
 
 DOCUMENTS = ["b", "c d", "e", "f"]
 REQUESTS = {"Embed": embedding_pb2.EmbedRequest, "Rerank": ranking_pb2.RerankRequest}

@@ -10,7 +10,7 @@ from benchmarks.instant_worker import card, servicer_of
 from selvage.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
 from shared.server.calls import Calls
 from shared.server.grpc_server import Server
-from shared.server.services import WORKER_SERVICES
+from shared.server.options import WORKER_SERVICES
 from support.references import eventually
 from support.threaded_engine import FakeEngine, ask, job, outcome, running_driver
 

@@ -18,8 +18,8 @@ from shared.errors import printable
 from shared.settings import LogFormat, ServiceSettings
 
 if TYPE_CHECKING:
-    from shared.telemetry.metrics import Page
-    from shared.telemetry.spans import Spans
+    from shared.metrics import Page
+    from shared.spans import Spans
 
 COLLECTOR = "OTEL_EXPORTER_OTLP_ENDPOINT"
 log = structlog.get_logger("reporting")
@@ -84,7 +84,7 @@ def page(settings: ServiceSettings, *, shown: bool = False) -> Page | None:
     """
     if not (settings.metrics or shown):
         return None
-    from shared.telemetry.metrics import Page
+    from shared.metrics import Page
 
     metrics = Page()
     if not settings.metrics:
@@ -105,7 +105,7 @@ def spans(service: str) -> Spans | None:
     if not collector:
         return None
     try:
-        from shared.telemetry.spans import Spans
+        from shared.spans import Spans
     except ImportError:
         why = "OpenTelemetry is not installed: the extra trace brings it (in a checkout, pip install '.[trace]')"
         log.warning("no spans", why=why, collector=collector)
