@@ -168,7 +168,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.instant_worker", description=__doc__)
     parser.add_argument("--listen", required=True, metavar="HOST:PORT")
     options = parser.parse_args()
-    reporting.configure("json", "info")
+    reporting.configure("info", console=False)
     asyncio.run(serve(options.listen))
 
 

@@ -55,7 +55,7 @@ def formats() -> list[str]:
 
 
 def int8_linear(layer: nn.Linear) -> nn.Module:
-    """Converts a linear layer to int8, as `--linear int8` does."""
+    """Converts a linear layer to int8, as `--dtype int8` does."""
     return Int8Linear(layer)
 
 

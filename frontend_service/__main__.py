@@ -227,5 +227,5 @@ if __name__ == "__main__":
     frontend_settings = FrontendSettings.read(sys.argv[1:])
     raise_file_limit()
     give_back_large_blocks()
-    reporting.configure(frontend_settings.log_format, frontend_settings.log_level)
+    reporting.configure(frontend_settings.log_level, console=sys.stderr.isatty())
     asyncio.run(main(frontend_settings))

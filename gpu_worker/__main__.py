@@ -152,7 +152,7 @@ async def _exit_at_once(server: Server, why: str) -> NoReturn:
 
 if __name__ == "__main__":
     worker_settings = WorkerSettings.read(sys.argv[1:])
-    reporting.configure(worker_settings.log_format, worker_settings.log_level)
+    reporting.configure(worker_settings.log_level, console=sys.stderr.isatty())
     transformers_logging.disable_progress_bar()
     keep_freed_memory()
     if worker_settings.check:

@@ -64,7 +64,7 @@ class Attachment:
         self._outboxes = outboxes
         outboxes.add(self._outbox)
         self._unanswered: set[int] = set()
-        self._writing = False
+        self._reading = self._writing = False
         self._may_receive = asyncio.Event()
         self._may_receive.set()
 
@@ -77,8 +77,8 @@ class Attachment:
 
     @property
     def idle(self) -> bool:
-        """Whether every job is answered and every outcome has left."""
-        return not (self._unanswered or self._writing) and self._outbox.empty
+        """Whether every job that came is answered and every outcome has left."""
+        return not (self._unanswered or self._reading or self._writing) and self._outbox.empty
 
     async def receive(self, request: pb.AttachRequest, size: int) -> None:
         """Cancels and submits the jobs of a message of `size` bytes. Waits while too much is unsent.
@@ -93,7 +93,14 @@ class Attachment:
             self._cancel(request.cancels)
         if not request.jobs:
             return
-        await self._may_receive.wait()
+        self._reading = True  # a large message is read in a thread, and a drain waits for its jobs too
+        try:
+            await self._may_receive.wait()
+            await self._submit_all(request, size)
+        finally:
+            self._reading = False
+
+    async def _submit_all(self, request: pb.AttachRequest, size: int) -> None:
         jobs = await offload(self._threads, size, self._checked_jobs, request)
         if request.fingerprint != self._fingerprint:
             error = another_model(request.fingerprint, self._fingerprint)

@@ -155,7 +155,7 @@ def _check_ranges(ranges: TokenRanges, lengths: Sequence[int], step_tokens: int)
     for count, length in zip(ranges.counts, lengths, strict=True):
         if count > max(step_tokens, length):
             why = f"a sequence of {length} tokens has {count} spans, the limit is {max(step_tokens, length)}"
-            raise LimitExceeded(f"{why}, the tokens of a step (--step-tokens) or its own", field="jobs")
+            raise LimitExceeded(f"{why}, the tokens of a step or its own", field="jobs")
     sizes = np.subtract(ranges.stops, ranges.starts)
     ends = np.cumsum(sizes)[np.cumsum(ranges.counts) - 1]  # a sequence has one range at least
     for total, length in zip(np.diff(ends, prepend=0).tolist(), lengths, strict=True):

@@ -82,10 +82,11 @@ class Budget:
     def check(self, size: int, of_request: int) -> None:
         """Raises Overloaded if there is no room for `size` more bytes of a request, which holds `of_request` already.
 
-        A request that holds all that is held is always accepted.
+        A request that holds all that is held is always accepted, and so is what needs no more than was reserved for it:
+        streams may hold more than the budget has, since they count replies that they cannot refuse.
         """
         others = self.held - of_request
-        if others > 0 and self.held + size > self.most:
+        if size > 0 and others > 0 and self.held + size > self.most:
             why = f"the request needs {of_request + size} bytes, others hold {others}, the limit is {self.most}"
             raise self._refusals.overloaded("bytes", why)
 

@@ -232,13 +232,16 @@ class Interceptor(grpc.aio.ServerInterceptor):
         if raw is grpc.aio.EOF:
             raise InvalidInput("the call ended without a message")
         try:
-            if len(raw) > THREAD_BYTES:
-                await offload(self._threads, len(raw), self._check_large, raw)
-            return await offload(self._threads, len(raw), parse, raw)
+            return await offload(self._threads, len(raw), partial(self._parse_checked, parse), raw)
         except DecodeError:
             raise InvalidInput("the request is not a message of this method") from None
         except MemoryError:
             raise InputTooLarge("there is no memory to read this request") from None
+
+    def _parse_checked(self, parse: Callable[[bytes], Message], raw: bytes) -> Message:
+        if len(raw) > THREAD_BYTES:
+            self._check_large(raw)
+        return parse(raw)
 
     async def _parse_names(self, parse: Callable[[bytes], Message], raw: Any) -> Message:
         """Parses a request of health or reflection. Raises LimitExceeded, unparsed, for one that is large."""

@@ -266,7 +266,7 @@ def test_vectors_of_other_ids_are_refused(tmp_path: Path) -> None:
 def test_check_prints_the_route_and_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """How queries go, and who looks them up."""
     inference_free(tmp_path)
-    assert checked(tmp_path / "saved", "--step-tokens", "512") == 0
+    assert checked(tmp_path / "saved") == 0
     printed = capsys.readouterr().out
     assert "query_route                default_input_type DOCUMENT, max_tokens" in printed
     assert "table                      queries: 1000 float32, 0.0 MiB; frontends look them up" in printed
