@@ -20,15 +20,15 @@ from gpu_worker.schedule.driver import Driver
 from gpu_worker.schedule.interface import JobSlice
 from gpu_worker.schedule.scheduler import Scheduler
 from selvage.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
+from shared import reporting
 from shared.card import ModelCard
 from shared.errors import UnsupportedTask
 from shared.jobs import Encode, Job, JobResult, Rows
 from shared.query_table import TOKENIZER_FILE
 from shared.server.calls import Calls
 from shared.server.grpc_server import LAST_WORDS, Server, until_told_to_stop
-from shared.server.services import WORKER_SERVICES
+from shared.server.options import WORKER_SERVICES
 from shared.tasks import Inline
-from shared.telemetry import reporting
 from shared.vectors import OutputKind, Task
 
 WIDTH, STEP_TOKENS, QUEUED_TOKENS, QUEUE_SECONDS = 384, 4096, 8_388_608, 30.0
@@ -165,5 +165,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.instant_worker", description=__doc__)
     parser.add_argument("--listen", required=True, metavar="HOST:PORT")
     options = parser.parse_args()
-    reporting.configure("json", "info")
+    reporting.configure("info", console=False)
     asyncio.run(serve(options.listen))

@@ -17,7 +17,7 @@ MADE = (
     "docs/figures.md",
     "docs/accelerator.md",
     "docs/published.md",
-    "docs/scaling.md",
+    "docs/operating.md",
     "docs/plots",
 )
 """Files that benchmarks write or render. Changes of these do not mark a commit as dirty."""

@@ -32,8 +32,7 @@ EXACT, GOAL = "sentence-transformers float32", "goal of int8"
 SIDES: dict[str, EngineOptions] = {
     OUR_SIDE: {"dtype": "float32"},
     "selvage bfloat16": {"dtype": "bfloat16"},
-    "selvage int8": {"dtype": "float32", "linear": "int8"},
-    "selvage int8, rest bfloat16": {"dtype": "bfloat16", "linear": "int8"},
+    "selvage int8": {"dtype": "int8"},
 }
 INT8_GOAL = {"mean distance": 0.005, "largest distance": 0.01}
 TEXTS = 300
@@ -48,7 +47,7 @@ def sides() -> dict[str, EngineOptions]:
     return {
         name: options
         for name, options in SIDES.items()
-        if (half or options["dtype"] != "bfloat16") and ("linear" not in options or {"int8", options["dtype"]} <= ours)
+        if (half or options["dtype"] != "bfloat16") and (options["dtype"] != "int8" or "int8" in ours)
     }
 
 

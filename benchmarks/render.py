@@ -19,11 +19,11 @@ from benchmarks.result import NO_RESULT, number, read, shown, table, tables
 
 NOT_PEERS = ("selvage", "null", "engine")
 """Beginnings of the names of sides that are no other product."""
-README, FIGURES, ACCELERATOR, PUBLISHED, SCALING = (
+README, FIGURES, ACCELERATOR, PUBLISHED, OPERATING = (
     ROOT / path
-    for path in ("README.md", "docs/figures.md", "docs/accelerator.md", "docs/published.md", "docs/scaling.md")
+    for path in ("README.md", "docs/figures.md", "docs/accelerator.md", "docs/published.md", "docs/operating.md")
 )
-PAGES = (README, FIGURES, ACCELERATOR, PUBLISHED, SCALING)
+PAGES = (README, FIGURES, ACCELERATOR, PUBLISHED, OPERATING)
 BLOCK = re.compile(r"(<!-- rendered (\S+): begin -->\n).*?(<!-- rendered \2: end -->)", re.DOTALL)
 TITLES = {"offline": "engine", "maxsim": "MaxSim", "services": "both services"}
 """Benchmarks that compare with other products, and what each measures."""
@@ -39,7 +39,7 @@ GRPC, CPU = "gRPC", "CPU ms/request"
 SHORT, LONG = (f"1 frontend, 64 clients, {text}" for text in ("16 tokens", "texts of 128 tokens"))
 LISTS, LONG_LISTS = (f"1 frontend, 16 clients, 32 texts of {tokens} tokens" for tokens in (16, 128))
 ROWS = "1 frontend, 2 clients, token vectors of 56 texts of 254 tokens"
-"""Our side of `frontends`, the figure of each process, and its cases, for docs/scaling.md."""
+"""Our side of `frontends`, the figure of each process, and its cases, for docs/operating.md."""
 SPEEDS = (10_000, 100_000, 1_000_000)
 """Tokens a second of a worker for which sizes are worked out."""
 REQUESTS = ((1, 16), (1, 128), (32, 128), (32, 512))
@@ -224,7 +224,7 @@ def frontend_cost(side: str = GRPC) -> FrontendCost:
 
 
 def scaling_costs() -> str:
-    """Renders the constants of the arithmetic of docs/scaling.md."""
+    """Renders the constants of the arithmetic of docs/operating.md."""
     machine, token_rows, link = read("frontends")["machine"], frontend_figures(ROWS), frontend_figures(LONG)
     megabytes = 56 * 254 * frontend_figures("sizes")["float32 rows: bytes/token"] / 1e6
     costs = {side: frontend_cost(side) for side in (GRPC, "HTTP")}

@@ -16,12 +16,9 @@ class EngineOptions(TypedDict, total=False):
     served_name: str | Sequence[str]
     adapter: str | Sequence[str]
     device: str
-    dtype: Literal["auto", "float32", "bfloat16", "float16"]
-    linear: Literal["auto", "int8"]
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"]
     max_tokens: int
-    step_tokens: int
     chunk_tokens: int | None
-    share_prefixes: bool
     cache_megabytes: int
     trust_remote_code: bool
     step_milliseconds: float | None

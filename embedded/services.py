@@ -24,13 +24,13 @@ from gpu_worker.schedule.driver import DeviceLost, Driver
 from gpu_worker.schedule.load import QUEUED_TOKENS
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.worker import ModelWorker
+from shared import reporting
 from shared.errors import GivenBack, Internal, UnknownModel, WorkerUnavailable, clip
 from shared.jobs import Job, JobResult
 from shared.server.admission import Bounds
 from shared.server.calls import Calls
 from shared.server.grpc_server import Server
-from shared.server.services import PUBLIC_SERVICES
-from shared.telemetry import reporting
+from shared.server.options import PUBLIC_SERVICES
 
 ANY = sys.maxsize
 BOUNDS = Bounds(requests=ANY, size=ANY, slow_reads=ANY, streams=ANY, read_seconds=math.inf)

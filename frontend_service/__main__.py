@@ -28,20 +28,17 @@ from frontend_service.services.pipeline import Pipeline
 from frontend_service.settings import FrontendSettings
 from frontend_service.workers.fleet import Fleet
 from frontend_service.workers.transport import WorkerTransport, received_bytes
-from shared import security, tasks
+from shared import reporting, security, tasks
 from shared.caller import Caller
 from shared.security import Fresh, Identity, LinkSecret, is_loopback
-from shared.server.admission import Admission
 from shared.server.calls import Calls
 from shared.server.grpc_server import Server, until_told_to_stop
-from shared.server.options import CONNECTIONS, REQUEST_BYTES
-from shared.server.services import PUBLIC_SERVICES, TEI_SERVICES
-from shared.telemetry import reporting
-from shared.telemetry.figures import FrontendFigures
+from shared.server.options import CONNECTIONS, PUBLIC_SERVICES, REQUEST_BYTES, TEI_SERVICES
 
 if TYPE_CHECKING:  # their libraries are imported only where metrics or traces are asked for
-    from shared.telemetry.metrics import FrontendMetrics, Page
-    from shared.telemetry.spans import Spans
+    from frontend_service.metrics import FrontendMetrics
+    from shared.metrics import Page
+    from shared.spans import Spans
 
 ARENA_MAX, MMAP_THRESHOLD = -8, -3
 """Parameters of `mallopt`; malloc.h."""
@@ -56,7 +53,7 @@ async def main(settings: FrontendSettings) -> None:
     message_threads = ThreadPoolExecutor(2, "message")
     page = reporting.page(settings, shown=bool(settings.http_listen))
     spans = reporting.spans("selvage-frontend")
-    metrics = page.frontend() if page else None
+    metrics = _metrics(page) if page else None
     callers = CallerChecks(keys=api_keys_of(settings), tls=security.tls_of(settings, settings.tls_ca))
     calls = _calls(settings, callers, spans)
     server = _server(calls, message_threads, callers, page)
@@ -71,7 +68,7 @@ async def main(settings: FrontendSettings) -> None:
     http = _http(settings, frontend, callers, page, metrics) if page and metrics else None
     calls.check = _deadline_check(calls, fleet, http)
     if metrics:
-        metrics.read(lambda: figures_of(calls.admission, fleet))
+        metrics.read(calls.admission, fleet)
     gc.collect()
     gc.freeze()  # these objects stay; each full collection would look at all of them, and stop every request
     security.warn_if_open(settings.listen, callers.by_flag(settings))
@@ -101,6 +98,12 @@ class CallerChecks:
     def by_flag(self, settings: FrontendSettings) -> dict[str, object]:
         """The checks that an address which others reach should have, by their flags."""
         return {"--tls-certificate": self.tls, "--api-keys or --tls-ca": self.keys or settings.tls_ca}
+
+
+def _metrics(page: "Page") -> "FrontendMetrics":
+    from frontend_service.metrics import FrontendMetrics
+
+    return FrontendMetrics(page.registry)
 
 
 def _calls(settings: FrontendSettings, callers: CallerChecks, spans: "Spans | None") -> Calls:
@@ -201,19 +204,6 @@ def worker_transport(settings: FrontendSettings, secret: LinkSecret | None) -> W
     return transport
 
 
-def figures_of(admission: Admission, fleet: Fleet) -> FrontendFigures:
-    """The figures that metrics show of admission and the fleet; called from another thread."""
-    return FrontendFigures(
-        requests=admission.requests,
-        size=admission.size,
-        refused=dict(admission.refused) | dict(fleet.refused),
-        workers=fleet.workers,
-        aside=fleet.aside,
-        waits=fleet.waits,
-        fingerprints=fleet.fingerprints,
-    )
-
-
 def raise_file_limit() -> None:
     """Raises the limit of open files to what the connections of both ports need, or as far as it may be raised."""
     needed = 2 * CONNECTIONS + OTHER_FILES
@@ -239,5 +229,5 @@ if __name__ == "__main__":
     frontend_settings = FrontendSettings.read(sys.argv[1:])
     raise_file_limit()
     give_back_large_blocks()
-    reporting.configure(frontend_settings.log_format, frontend_settings.log_level)
+    reporting.configure(frontend_settings.log_level, console=sys.stderr.isatty())
     asyncio.run(main(frontend_settings))

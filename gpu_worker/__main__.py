@@ -24,16 +24,16 @@ from gpu_worker.schedule.load import QUEUED_TOKENS
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.worker import ModelWorker
 from selvage.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
-from shared import security
+from shared import reporting, security
 from shared.errors import ModelRefused
 from shared.server.calls import Calls
 from shared.server.grpc_server import LAST_WORDS, Server, until_told_to_stop
-from shared.server.services import WORKER_SERVICES
+from shared.server.options import WORKER_SERVICES
 from shared.tasks import first_of
-from shared.telemetry import reporting
 
 if TYPE_CHECKING:
-    from shared.telemetry.metrics import Page  # its library is imported only where metrics are asked for
+    from gpu_worker.metrics import WorkerMetrics
+    from shared.metrics import Page  # its library is imported only where metrics are asked for
 
 log = structlog.get_logger("worker")
 
@@ -41,7 +41,7 @@ log = structlog.get_logger("worker")
 async def main(settings: WorkerSettings) -> None:
     """Loads the model and serves it."""
     page, spans = reporting.page(settings), reporting.spans("selvage-worker")
-    metrics = page.worker() if page else None
+    metrics = _metrics(page) if page else None
     threads = ThreadPoolExecutor(2, "parse")
     servicer = WorkerServicer(
         threads,
@@ -69,6 +69,12 @@ async def main(settings: WorkerSettings) -> None:
     for observer in (page, spans):
         if observer:
             observer.stop()
+
+
+def _metrics(page: "Page") -> "WorkerMetrics":
+    from gpu_worker.metrics import WorkerMetrics
+
+    return WorkerMetrics(page.registry)
 
 
 def _create_server(settings: WorkerSettings, threads: ThreadPoolExecutor, page: "Page | None") -> Server:
@@ -146,7 +152,7 @@ async def _exit_at_once(server: Server, why: str) -> NoReturn:
 
 if __name__ == "__main__":
     worker_settings = WorkerSettings.read(sys.argv[1:])
-    reporting.configure(worker_settings.log_format, worker_settings.log_level)
+    reporting.configure(worker_settings.log_level, console=sys.stderr.isatty())
     transformers_logging.disable_progress_bar()
     keep_freed_memory()
     if worker_settings.check:

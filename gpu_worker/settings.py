@@ -1,13 +1,12 @@
 """All settings of the worker."""
 
 from math import inf
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from gpu_worker.device.placement import Dtype
-from gpu_worker.model.tune.linear import Linear
 from gpu_worker.repository.adapters import NamedAdapter
 from shared.settings import LISTED, Address, ServiceSettings
 
@@ -15,7 +14,7 @@ from shared.settings import LISTED, Address, ServiceSettings
 class WorkerSettings(ServiceSettings):
     """The Selvage worker: holds one model, computes vectors and scores from token ids.
 
-    Every flag is also an environment variable: --step-tokens is SELVAGE_WORKER_STEP_TOKENS.
+    Every flag is also an environment variable: --max-tokens is SELVAGE_WORKER_MAX_TOKENS.
     """
 
     model_config = SettingsConfigDict(env_prefix="SELVAGE_WORKER_", cli_prog_name="python -m gpu_worker")
@@ -39,28 +38,17 @@ class WorkerSettings(ServiceSettings):
     adapter: Annotated[tuple[str, ...], *LISTED] = Field(
         (),
         description="NAME=FOLDER: a LoRA adapter over the model, in a directory or hub id, as a model of its own name "
-        "beside it; may be given several times. All share one copy of the weights, and their texts share steps. It "
-        "takes over the model's pooling, and its own prompts where it has a modules.json.",
+        "beside it; may be given several times. All share one copy of the weights.",
     )
     device: str = Field("auto", description="cpu, cuda, cuda:1, ...; auto: the first CUDA device, else the CPU.")
-    dtype: Dtype = Field(
+    dtype: Dtype | Literal["int8"] = Field(
         "auto",
-        description="Number format; auto: float32 on a CPU; on CUDA bfloat16, or float16 where its files say so.",
-    )
-    linear: Linear = Field(
-        "auto",
-        description="Linear layers; auto: in the dtype. int8: rounded to eight bits with a scale a row, on "
-        "processors with AVX2 or AVX-512; refused where the cosine to the model's own vectors falls under 0.99.",
+        description="Number format; auto: float32 on a CPU; on CUDA bfloat16, or float16 where its files say so. int8: "
+        "float32, with linear layers of eight bits, on processors with AVX2 or AVX-512; refused where the cosine to "
+        "the model's own vectors falls under 0.99.",
     )
     max_tokens: Annotated[int, Field(ge=0)] = Field(
         0, description="Longest text in tokens, at most the model's positions; 0: as the model's files say."
-    )
-    step_tokens: Annotated[int, Field(ge=0)] = Field(
-        0,
-        description="Tokens computed together in one step; 0: on a CPU 2048, or up to 16384 where that is faster and a "
-        "step ends within --step-milliseconds, timed at load; on an accelerator 4096, or up to 16384 where that is "
-        "faster, as far as that fits its memory. A number of your own that does not fit is refused, with one that "
-        "does.",
     )
     queue_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         30.0,
@@ -69,34 +57,21 @@ class WorkerSettings(ServiceSettings):
     )
     step_milliseconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         None,
-        description="How long a step should take at most: what comes meanwhile waits for its end. Up to 512 tokens, "
-        "with which large models are faster, it may take three times as long; a piece of a text (--chunk-tokens), or a "
-        "text that is not cut, may take longer by itself. 0: no bound. "
-        "Default: 200 on a CPU, no bound on an accelerator.",
+        description="How long a step should take at most, since what comes meanwhile waits; one of up to 512 tokens "
+        "may take three times as long. 0: no bound. Default: 200 on a CPU, no bound on an accelerator. "
+        "Within it a step has 2048 to 16384 tokens, as many as pay, timed at load, and as fit an accelerator's memory.",
     )
     chunk_tokens: Annotated[int, Field(ge=0)] | None = Field(
         None,
-        description="Longest piece of a text, in tokens, for causal models (Qwen3, Llama, Mistral, ...). A longer text "
-        "is computed piece by piece, with texts of other callers between two pieces, so that nobody waits for all of "
-        "it. Smaller pieces mean shorter waits, larger ones faster long texts. 0: every text in one step. "
-        "Default: an eighth of a step, on an accelerator of one of 16384 tokens. Other models compute every text in "
-        "one step; their card says why (whole_texts).",
-    )
-    share_prefixes: bool = Field(
-        True,
-        description="On a processor, compute first tokens once where texts of one caller begin alike and come into the "
-        "same step, or are long texts of one request: an instruction before short queries, the prompt and the query of "
-        "a reranker before each document. For causal models; the log and --check say whether the model's texts share. "
-        "Rows are the same but for rounding, and the same to the bit where the card says bitwise_invariant.",
+        description="Longest piece of a text, in tokens, for causal models (Qwen3, Llama, ...): texts of other callers "
+        "are computed between two pieces of a longer one. 0: every text in one step. Default: an eighth of a "
+        "step, on an accelerator of one of 16384 tokens. Of other models the card says why texts stay whole.",
     )
     cache_megabytes: Annotated[int, Field(ge=0)] = Field(
         0,
-        description="Memory in MiB for the keys and values of texts in pieces. A long text begins once all of its own "
-        "fit, and waits until then; one that could never fit is refused on arrival, and the card's max_tokens is "
-        "lowered to what fits. The log says how many tokens that is, and --check as well; layers with sliding windows "
-        "keep all keys too. 0: enough for the model's longest text, and at least 2048 (on an accelerator a "
-        "quarter of what the weights leave), but at most half of what the weights leave of the device's, machine's or "
-        "container's memory.",
+        description="Memory in MiB for keys and values of texts in pieces. A long text waits until all of its own fit; "
+        "one that never could is refused, and the card's max_tokens is what fits. 0: enough for the longest text and "
+        "at least 2048 (on an accelerator a quarter of what the weights leave), but at most half of what they leave.",
     )
     trust_remote_code: bool = Field(
         False, description="Run Python files of the model's repository. Only for repositories that you have read."

@@ -21,7 +21,7 @@ from gpu_worker.model.loading import Model, load
 from gpu_worker.model.source import LoadOptions
 from gpu_worker.model.tune.graphs import GraphSettings
 from gpu_worker.schedule.driver import DeviceLost, Driver
-from gpu_worker.schedule.interface import OutOfMemory
+from gpu_worker.schedule.interface import OutOfMemory, WorkerFigures
 from gpu_worker.schedule.load import QUEUED_TOKENS
 from gpu_worker.schedule.scheduler import Scheduler
 from gpu_worker.settings import WorkerSettings
@@ -37,7 +37,6 @@ from shared.card import ModelCard
 from shared.errors import ModelRefused, SelvageError
 from shared.jobs import Job, Priority
 from shared.tasks import first_of
-from shared.telemetry.figures import WorkerFigures
 
 log = structlog.get_logger("worker")
 
@@ -164,27 +163,27 @@ def load_model(settings: WorkerSettings) -> Model:
     # In a forked process PyTorch makes its thread pool anew at the first call, without a lock: the threads that load
     # weights would race for it. Here it is made before they start.
     torch.set_num_threads(settings.threads or torch.get_num_threads())
-    placement = Placement.choose(settings.device, settings.dtype)
+    int8 = settings.dtype == "int8"
+    placement = Placement.choose(settings.device, "float32" if settings.dtype == "int8" else settings.dtype)
     options = LoadOptions(
         names=settings.served_name,
         max_tokens=settings.max_tokens,
         trust_remote_code=settings.trust_remote_code,
         late=Path(settings.late_interaction) if settings.late_interaction else None,
         revision=settings.revision,
-        graphs=_graphs(settings, placement),
-        linear=settings.linear,
+        graphs=_graphs(placement),
+        linear="int8" if int8 else "auto",
         cuts=settings.chunk_tokens != 0,
-        shares=settings.share_prefixes,
         adapters=settings.named_adapters(),
     )
     return load(settings.model, placement, options)
 
 
-def _graphs(settings: WorkerSettings, placement: Placement) -> GraphSettings | None:
+def _graphs(placement: Placement) -> GraphSettings | None:
     """The graphs to capture; None on a processor."""
     if placement.device.type == "cpu":
         return None
-    return GraphSettings(step_tokens=settings.step_tokens or placement.step_tokens)
+    return GraphSettings(step_tokens=placement.step_tokens)
 
 
 def create_arrivals_thread(placement: Placement) -> ThreadPoolExecutor | None:
@@ -197,13 +196,13 @@ def create_arrivals_thread(placement: Placement) -> ThreadPoolExecutor | None:
 async def step_of(
     model: Model, device: Executor, settings: WorkerSettings, kept_bytes: int = 0
 ) -> tuple[list[Trial], StepTimes]:
-    """Chooses the tokens of the largest step, see `choose_step`: the user's number; else as many as pay, within the
-    bound of time and the memory of an accelerator. `kept_bytes`: memory that is for other things.
+    """Chooses the tokens of the largest step, see `choose_step`: as many as pay, within the bound of time and the
+    memory of an accelerator. `kept_bytes`: memory that is for other things.
 
-    Raises ModelRefused where the user's number does not fit, and where a step fails.
+    Raises ModelRefused where a step fails.
     """
     bound = settings.step_limit(model.placement.step_seconds)
-    choosing = partial(choose_step, model, bound, settings.step_tokens, kept_bytes)
+    choosing = partial(choose_step, model, bound, kept_bytes)
     try:
         return await asyncio.get_running_loop().run_in_executor(device, choosing)
     except ModelRefused:

@@ -11,8 +11,7 @@ from typing import Any
 import grpc
 
 from harness.member import OpenChannel, ServiceProcess, plain_channel
-from shared.server.options import channel_options
-from shared.server.services import PUBLIC_SERVICES, WORKER_SERVICES
+from shared.server.options import PUBLIC_SERVICES, WORKER_SERVICES, channel_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

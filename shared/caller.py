@@ -1,9 +1,17 @@
-"""The caller of a request, read from the headers before the request itself is read. Knows no gRPC and no HTTP."""
+"""The caller of a request, read from the headers before the request itself is read; and the names of its call in logs
+and traces, which are its request id and its position in a trace. Knows no gRPC, no HTTP and no spans.
 
+Without OpenTelemetry the services pass the headers of W3C Trace Context (version 00) on, and their logs name the trace.
+"""
+
+import re
+import uuid
 from collections.abc import Iterable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from shared import trace_context
+import structlog
+
 from shared.errors import InvalidInput, Unauthenticated, clip
 from shared.jobs import PRIORITIES, Priority
 
@@ -13,6 +21,14 @@ LAST_COUNTS = frozenset({KEY, PRIORITY, TRACEPARENT})
 """Headers whose last value counts where they occur several times."""
 LONGEST_KEY = 128
 """Most letters of a fairness key; what follows them is ignored."""
+LONGEST_ID = 128
+"""Most letters of an id that a caller chooses, because it is in every line of the log."""
+TRACEPARENT_NOW: ContextVar[str] = ContextVar("traceparent", default="")
+"""The traceparent of the call that is being served, which its jobs carry on; empty for no trace."""
+LONGEST_STATE = 512
+"""Most letters of a tracestate; a longer one is not passed on, as the specification allows."""
+_FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_STATE = re.compile(r"[\x20-\x7e\t]*")
 
 
 @dataclass(slots=True, eq=False)
@@ -51,7 +67,10 @@ class Caller:
 
 def chosen_id(headers: Iterable[tuple[str, str | bytes]]) -> str:
     """The request id from the headers if it is usable, else a new one."""
-    return trace_context.chosen(value for name, value in headers if name == REQUEST_ID and isinstance(value, str))
+    for name, value in headers:
+        if name == REQUEST_ID and isinstance(value, str) and 0 < len(value) <= LONGEST_ID and value.isprintable():
+            return value
+    return uuid.uuid4().hex
 
 
 def caller_of(
@@ -73,7 +92,7 @@ def caller_of(
             states.append(value)
     if len(authorizations) > 1:
         raise Unauthenticated(repeated(AUTHORIZATION, len(authorizations)), field=AUTHORIZATION)
-    parent = trace_context.valid(values.get(TRACEPARENT, ""))
+    parent = valid_traceparent(values.get(TRACEPARENT, ""))
     return Caller(
         method=method,
         request_id=name,
@@ -81,7 +100,7 @@ def caller_of(
         key=values.get(KEY, "")[:LONGEST_KEY] or host,
         priority=_priority(values[PRIORITY]) if PRIORITY in values else None,
         traceparent=parent,
-        tracestate=trace_context.valid_state(",".join(states)) if parent else "",
+        tracestate=valid_tracestate(",".join(states)) if parent else "",
         secret=_bearer("".join(authorizations)),
         host=host,
     )
@@ -108,3 +127,33 @@ def _bearer(authorization: str) -> str:
     """The token of a bearer authorization (RFC 6750), empty for other schemes."""
     scheme, _, secret = authorization.partition(" ")
     return secret.strip() if scheme.lower() == "bearer" else ""
+
+
+def bind_ids(request_id: str, trace_id: str = "") -> None:
+    """Adds both ids to every line that this call logs, and removes those of an earlier call of the same task."""
+    structlog.contextvars.clear_contextvars()
+    structlog.contextvars.bind_contextvars(request_id=request_id, **({"trace_id": trace_id} if trace_id else {}))
+
+
+def valid_traceparent(traceparent: str) -> str:
+    """The header as version 00 writes it; empty if it is malformed, which is no error: such a header is ignored.
+
+    Of a later version, only the fields that version 00 has are used.
+    """
+    match = _FORM.fullmatch(traceparent.strip())
+    if match is None:
+        return ""
+    version, trace, span, flags, more = match.groups()
+    if version == "ff" or (version == "00" and more is not None) or not (trace.strip("0") and span.strip("0")):
+        return ""
+    return f"00-{trace}-{span}-{flags}"
+
+
+def valid_tracestate(tracestate: str) -> str:
+    """The tracestate header, which vendors add to; empty if it is malformed or too long."""
+    return tracestate if len(tracestate) <= LONGEST_STATE and _STATE.fullmatch(tracestate) else ""
+
+
+def trace_id_of(traceparent: str) -> str:
+    """The trace id in a valid traceparent, for logs; empty for no trace."""
+    return traceparent[3:35]

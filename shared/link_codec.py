@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from selvage.v1 import ranking_pb2
 from selvage.worker.v1 import worker_pb2 as pb
-from shared import trace_context
+from shared.caller import valid_traceparent
 from shared.errors import Internal, InvalidInput, LimitExceeded, SelvageError
 from shared.jobs import (
     Classify,
@@ -147,7 +147,7 @@ def _job_from_pb(message: pb.Job, tokens: RaggedTokens) -> Job:
         priority=Priority(message.priority or Priority.DEFAULT),
         key=message.key,
         request_id=message.request_id,
-        traceparent=trace_context.valid(message.traceparent) if message.traceparent else "",
+        traceparent=valid_traceparent(message.traceparent) if message.traceparent else "",
         model=message.fingerprint,
     )
 

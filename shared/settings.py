@@ -10,9 +10,6 @@ from pydantic_settings import BaseSettings, CliSettingsSource, NoDecode, Setting
 
 from shared.command import USAGE, CommandParser
 
-LogFormat = Literal["json", "console"]
-"""The format of log lines: JSON objects, or text for a person."""
-
 
 def address(value: str) -> str:
     """Validates an address of the form HOST:PORT; raises ValueError."""
@@ -46,7 +43,6 @@ class ServiceSettings(BaseSettings):
     model_config = SettingsConfigDict(
         cli_kebab_case=True, cli_implicit_flags=True, cli_hide_none_type=True, extra="forbid"
     )
-    log_format: LogFormat = Field("json", description="json: one object a line. console: for a person.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least level logged; debug: a line for each call as well."
     )

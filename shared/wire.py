@@ -19,25 +19,9 @@ def check_entries(raw: bytes) -> None:
 
     Bytes that are no message are left for the parser to refuse.
     """
-    place, count, end = 0, 0, len(raw)
-    try:
-        while place < end:
-            tag, place = read_varint(raw, place)
-            kind = tag & 7
-            if kind == BYTES:
-                size, place = read_varint(raw, place)
-                place += size
-            elif kind == VARINT:
-                _, place = read_varint(raw, place)
-            elif kind in (FIXED64, FIXED32):
-                place += 8 if kind == FIXED64 else 4
-            else:
-                return
-            count += 1
-            if count > MESSAGE_ENTRIES:
-                raise LimitExceeded(f"the message has more than {MESSAGE_ENTRIES} entries")
-    except IndexError:
-        return
+    for count, _ in enumerate(fields(raw, 0, len(raw)), start=1):
+        if count > MESSAGE_ENTRIES:
+            raise LimitExceeded(f"the message has more than {MESSAGE_ENTRIES} entries")
 
 
 def check_names(raw: bytes, field_names: Mapping[int, str]) -> None:

@@ -31,7 +31,6 @@ from shared.errors import Internal, InvalidInput, WorkerUnavailable
 from shared.jobs import Job, JobResult, PackedBytes, RaggedTokens, Work
 from shared.query_table import QueryTable
 from shared.tasks import offload
-from shared.telemetry.figures import ObserveTimes
 from shared.terms import RequestTerms
 from shared.vectors import Activation, InputType
 
@@ -192,7 +191,7 @@ class Pipeline:
         message_threads: Executor,
         clock: Callable[[], float] = time.monotonic,
         reserve: Callable[[int], None] | None = None,
-        tell_times: Sequence[ObserveTimes] = (),
+        tell_times: "Sequence[Callable[[Timing], None]]" = (),
     ) -> None:
         """`text_threads`: where texts are tokenised and results finished, a chunk of each request in turn.
 

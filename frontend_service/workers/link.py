@@ -33,8 +33,7 @@ from shared.card import ModelCard
 from shared.errors import GivenBack, Internal, SelvageError, WorkerUnavailable
 from shared.jobs import Job, JobResult, Priority
 from shared.load import Estimate
-from shared.server.options import LINK_VERSION
-from shared.server.services import WORKER_SERVICES
+from shared.server.options import LINK_VERSION, WORKER_SERVICES
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 """Seconds between two attempts to attach: at first, and at most."""

@@ -15,16 +15,16 @@ import structlog
 
 from gpu_worker.link.outbox import Outbox, Outboxes
 from gpu_worker.schedule.driver import Driver
+from gpu_worker.schedule.interface import ObserveJob
 from gpu_worker.schedule.load import RecentWork
 from selvage.worker.v1 import worker_pb2 as pb
 from shared import tasks
+from shared.caller import trace_id_of
 from shared.errors import InvalidInput, SelvageError, WorkerUnavailable, clip
 from shared.jobs import Job, JobResult
 from shared.link_codec import jobs_from_pb
 from shared.load import Load
 from shared.tasks import offload
-from shared.telemetry.figures import ObserveJob
-from shared.trace_context import trace_id
 from shared.wire import MESSAGE_ENTRIES
 
 WRITE_SECONDS = 30.0
@@ -64,7 +64,7 @@ class Attachment:
         self._outboxes = outboxes
         outboxes.add(self._outbox)
         self._unanswered: set[int] = set()
-        self._writing = False
+        self._reading = self._writing = False
         self._may_receive = asyncio.Event()
         self._may_receive.set()
 
@@ -77,8 +77,8 @@ class Attachment:
 
     @property
     def idle(self) -> bool:
-        """Whether every job is answered and every outcome has left."""
-        return not (self._unanswered or self._writing) and self._outbox.empty
+        """Whether every job that came is answered and every outcome has left."""
+        return not (self._unanswered or self._reading or self._writing) and self._outbox.empty
 
     async def receive(self, request: pb.AttachRequest, size: int) -> None:
         """Cancels and submits the jobs of a message of `size` bytes. Waits while too much is unsent.
@@ -93,7 +93,14 @@ class Attachment:
             self._cancel(request.cancels)
         if not request.jobs:
             return
-        await self._may_receive.wait()
+        self._reading = True  # a large message is read in a thread, and a drain waits for its jobs too
+        try:
+            await self._may_receive.wait()
+            await self._submit_all(request, size)
+        finally:
+            self._reading = False
+
+    async def _submit_all(self, request: pb.AttachRequest, size: int) -> None:
         jobs = await offload(self._threads, size, self._checked_jobs, request)
         if request.fingerprint != self._fingerprint:
             error = another_model(request.fingerprint, self._fingerprint)
@@ -199,7 +206,7 @@ class Attachment:
 def _ids_for_log(job: Job) -> dict[str, str]:
     """The ids by which a job is found in logs and traces."""
     ids = {"request_id": job.request_id}
-    return ids | {"trace_id": trace_id(job.traceparent)} if job.traceparent else ids
+    return ids | {"trace_id": trace_id_of(job.traceparent)} if job.traceparent else ids
 
 
 def another_model(requested: str, served: str) -> WorkerUnavailable:

@@ -11,12 +11,11 @@ import numpy as np
 
 from selvage.v1 import vectors_pb2
 from selvage.worker.v1 import worker_pb2 as pb
-from shared.caller import LONGEST_KEY
+from shared.caller import LONGEST_ID, LONGEST_KEY
 from shared.card import ModelCard
 from shared.errors import InvalidInput, LimitExceeded
 from shared.jobs import RANGE_TIMES, Classify, Encode, Job, MaxSim, Score, TokenRanges
 from shared.link_codec import MESSAGE_JOBS, MESSAGE_SEQUENCES
-from shared.trace_context import LONGEST
 from shared.vectors import MOST_DIMENSIONS, MOST_ELEMENTS, MOST_SIMILARITIES, Layout, MultiVectors, OutputKind
 from shared.wire import MESSAGE_BYTES, MESSAGE_ENTRIES, fields
 
@@ -90,7 +89,7 @@ class JobCheck:
 
     def __call__(self, job: Job) -> None:
         """Raises InvalidInput for names that are too long, LimitExceeded for a result that is too large."""
-        for field, text, most in (("key", job.key, KEY_LETTERS), ("request_id", job.request_id, LONGEST)):
+        for field, text, most in (("key", job.key, KEY_LETTERS), ("request_id", job.request_id, LONGEST_ID)):
             if len(text) > most:
                 raise InvalidInput(f"{field} has {len(text)} letters, the limit is {most}", field=field)
         if job.ranges is not None:
@@ -156,7 +155,7 @@ def _check_ranges(ranges: TokenRanges, lengths: Sequence[int], step_tokens: int)
     for count, length in zip(ranges.counts, lengths, strict=True):
         if count > max(step_tokens, length):
             why = f"a sequence of {length} tokens has {count} spans, the limit is {max(step_tokens, length)}"
-            raise LimitExceeded(f"{why}, the tokens of a step (--step-tokens) or its own", field="jobs")
+            raise LimitExceeded(f"{why}, the tokens of a step or its own", field="jobs")
     sizes = np.subtract(ranges.stops, ranges.starts)
     ends = np.cumsum(sizes)[np.cumsum(ranges.counts) - 1]  # a sequence has one range at least
     for total, length in zip(np.diff(ends, prepend=0).tolist(), lengths, strict=True):

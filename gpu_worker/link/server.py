@@ -16,6 +16,7 @@ from gpu_worker.link.attachment import Attachment, FrontendLog, another_model
 from gpu_worker.link.outbox import Outboxes
 from gpu_worker.link.request_check import JobCheck, JobLimits
 from gpu_worker.schedule.driver import Driver
+from gpu_worker.schedule.interface import ObserveJob, WorkerFigures
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
 from shared import value_codec as codec
@@ -24,7 +25,6 @@ from shared.errors import InvalidInput, WorkerUnavailable, clip
 from shared.link_codec import load_to_pb
 from shared.server.options import LINK_VERSION
 from shared.tasks import either
-from shared.telemetry.figures import ObserveJob, WorkerFigures
 from shared.wire import MESSAGE_BYTES
 
 TOKENIZER_PIECE_BYTES = 1024 * 1024

@@ -111,7 +111,7 @@ def _faster_formats(model: Model) -> str:
         return ""
     formats = library.load().formats
     settings = ["--dtype bfloat16"] if torch.bfloat16 in formats else []
-    settings += ["--linear int8"] if formats and not (model.adapters or model.adapter) else []
+    settings += ["--dtype int8"] if formats and not (model.adapters or model.adapter) else []
     return f"may be faster on this processor, and rounded: {', '.join(settings)}" if settings else ""
 
 

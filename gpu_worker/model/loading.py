@@ -71,7 +71,7 @@ def load(name: str, placement: Placement, options: LoadOptions = DEFAULTS) -> Mo
     placement.enter()
     if options.rounded:
         if options.adapters:
-            raise ModelRefused("--adapter goes with exact linear layers alone: no --linear int8")
+            raise ModelRefused("--adapter goes with exact linear layers alone: no --dtype int8")
         check_int8(placement)
         placement = replace(placement, automatic=False)
     with quiet():

@@ -78,8 +78,7 @@ class LoadOptions:
     `names`: what clients call the model, none for its own name and id. `max_tokens` 0 means as the files say.
     `revision` is of a hub id. `late`: the file of --late-interaction. `graphs`: those that an accelerator may run steps
     by, None for none. `linear`: whether layers are rounded. `cuts`: whether long texts are to be computed in pieces.
-    `shares`: whether texts that begin alike are to share their first tokens. `adapters`: those that are served over the
-    model.
+    `adapters`: those that are served over the model.
     """
 
     names: tuple[str, ...] = ()
@@ -90,7 +89,6 @@ class LoadOptions:
     graphs: GraphSettings | None = None
     linear: Linear = "auto"
     cuts: bool = True
-    shares: bool = True
     adapters: Sequence[NamedAdapter] = ()
 
     @property

@@ -40,8 +40,8 @@ from gpu_worker.model.verify.probes import Probes
 from gpu_worker.repository.fitting import LengthLimits
 from shared.errors import ModelRefused
 
-NOT_WANTED, NOT_SHARED = "--chunk-tokens is 0", "--share-prefixes is off"
-"""Why no text is cut, and why none shares tokens, where the user wants it so."""
+NOT_WANTED = "--chunk-tokens is 0"
+"""Why no text is cut where the user wants it so."""
 ACCELERATED = "texts share first tokens on processors only"
 """An H200 took twice the time for texts that share two fifths of their tokens."""
 
@@ -96,11 +96,11 @@ def tune(model: Untuned, options: LoadOptions, longest: int) -> ExecutionMode:
 
 def verify(model: Model, reference: Reference, options: LoadOptions) -> Model:
     """Finds out what texts may have of each other. Raises what means that memory ran out."""
-    encoder, wanted = model.encoder, options.cuts or options.shares
-    reason = reason_for_whole_texts(encoder, reference) if wanted else ""
+    encoder = model.encoder
+    reason = reason_for_whole_texts(encoder, reference)
     whole = reason if options.cuts else NOT_WANTED
-    unshared = NOT_SHARED if not options.shares else reason if encoder.device.type == "cpu" else ACCELERATED
-    bits = reason_for_other_bits(encoder, model.heads, reference.probes, pieces=wanted and not reason)
+    unshared = reason if encoder.device.type == "cpu" else ACCELERATED
+    bits = reason_for_other_bits(encoder, model.heads, reference.probes, pieces=not reason)
     token_bytes = 0 if whole else bytes_of_a_token(encoder, reference)
     return replace(model, whole_texts=whole, token_bytes=token_bytes, unshared=unshared, other_bits=bits)
 

@@ -233,6 +233,6 @@ def _quantised(file: Path, what: str) -> ModelRefused:
     named = read_object(file).get("_name_or_path")
     origin = f" (_name_or_path: {named})" if isinstance(named, str) and HUB_ID.fullmatch(named) else ""
     return ModelRefused(
-        f"{what}: quantised weights are not served; serve the checkpoint that they were made from{origin}; --linear "
+        f"{what}: quantised weights are not served; serve the checkpoint that they were made from{origin}; --dtype "
         "int8 rounds its layers at load"
     )

@@ -14,12 +14,12 @@ from typing import TypeVar
 
 import structlog
 
+from gpu_worker.schedule.interface import WorkerFigures
 from gpu_worker.schedule.scheduler import Collect, Idle, Launch, Scheduler, Wait
 from gpu_worker.schedule.steps import EndedJob, EndedStep, JobOutcome
 from shared.errors import GivenBack, Internal, SelvageError, WorkerUnavailable
 from shared.jobs import Job, JobResult
 from shared.load import Load
-from shared.telemetry.figures import WorkerFigures
 
 T = TypeVar("T")
 OnOutcome = Callable[[JobOutcome], None]

@@ -1,11 +1,15 @@
 """The contract between the scheduler and an engine: jobs, slices of them, and steps. Knows no torch and no gRPC."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from shared.errors import SelvageError
 from shared.jobs import Job, JobResult
+
+ObserveJob = Callable[[Job, JobResult | SelvageError], None]
+"""Receives each job and its outcome when the job is answered."""
 
 
 class OutOfMemory(Exception):
@@ -119,3 +123,32 @@ class StepEngine(Protocol):
 
     def reclaim(self) -> None:
         """Frees cached device memory before a step that ran out of memory is run again in smaller steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFigures:
+    """The state of a worker at one moment; each part of the worker fills in its fields.
+
+    `refused`: jobs so far, by reason; `cancelled_waiting`: jobs so far; `unsent`: bytes of answers that frontends have
+    not read; `memory`: bytes of the device by state, empty on a processor; `padding`: tokens so far by which steps were
+    filled up to the size of a captured graph; `budget`: most tokens that the next step may have; `pieces`: of long
+    texts, so far; `shared_tokens`: those that were not computed so far, since another text of their step has them;
+    `kept_bytes`: room that texts in pieces have for their keys and values, of `cache_bytes` in all, 0 where no text is
+    cut; `waiting_for_cache`: jobs whose next text waits until its keys and values have room.
+    """
+
+    queued_tokens: int
+    queued_jobs: int
+    refused: Mapping[str, int]
+    cancelled_waiting: int
+    stalled: bool
+    unsent: int = 0
+    frontends: int = 0
+    memory: Mapping[str, int] = field(default_factory=dict)
+    padding: int = 0
+    budget: int = 0
+    pieces: int = 0
+    shared_tokens: int = 0
+    kept_bytes: int = 0
+    cache_bytes: int = 0
+    waiting_for_cache: int = 0

@@ -102,19 +102,19 @@ class StepTimes:
         return ", ".join(f"{tokens} tokens in {1e3 * self.seconds.get(tokens, 0.0):.0f} ms" for tokens in shown)
 
 
-def choose_step(model: Model, bound: float, chosen: int = 0, kept_bytes: int = 0) -> tuple[list[Trial], StepTimes]:
+def choose_step(model: Model, bound: float, kept_bytes: int = 0) -> tuple[list[Trial], StepTimes]:
     """Chooses the tokens of a step: `tokens` of the times. Also returns the trials of memory that it comes from.
 
-    Call it in the thread that computes. `bound`: seconds that a step may take, `inf` for no bound. `chosen`: the user's
-    own number, 0 for the device's default. `kept_bytes`: memory that no step may take. Raises ModelRefused where the
-    user's number does not fit, and the error of a step that fails.
+    Call it in the thread that computes. `bound`: seconds that a step may take, `inf` for no bound.
+    `kept_bytes`: memory that no step may take. Raises ModelRefused where the smallest step does not fit, and the error
+    of a step that fails.
     """
     engine = ModelEngine(model)
-    trials = try_step_sizes(engine, model.placement.device_memory, chosen, kept_bytes)
-    return trials, try_step_times(engine, bound, chosen, trials[-1].tokens if trials else 0)
+    trials = try_step_sizes(engine, model.placement.device_memory, kept_bytes)
+    return trials, try_step_times(engine, bound, trials[-1].tokens if trials else 0)
 
 
-def try_step_sizes(engine: ModelEngine, memory: DeviceMemory | None, chosen: int, kept_bytes: int = 0) -> list[Trial]:
+def try_step_sizes(engine: ModelEngine, memory: DeviceMemory | None, kept_bytes: int = 0) -> list[Trial]:
     """Finds the tokens of the largest step that fits. Returns all trials, of which the last one is to be served with.
 
     `memory`: None on a device whose memory is not measured; then there are no trials. See `choose_step` for the rest.
@@ -122,23 +122,19 @@ def try_step_sizes(engine: ModelEngine, memory: DeviceMemory | None, chosen: int
     if memory is None:
         return []
     measure = partial(run_largest_steps, engine, memory, kept_bytes=kept_bytes)
-    return find_step_size(measure, engine.model.placement.step_tokens, chosen)
+    return find_step_size(measure, engine.model.placement.step_tokens)
 
 
-def find_step_size(measure: Callable[[int], Trial], default: int, chosen: int = 0) -> list[Trial]:
+def find_step_size(measure: Callable[[int], Trial], default: int) -> list[Trial]:
     """Halves a step's tokens until it fits. The last trial is the one to serve with.
 
-    `chosen`: the user's own number, 0 for the default. Raises ModelRefused where that number does not fit, since its
-    user should know, and where the smallest step does not run. The smallest step need not leave anything to spare.
+    Raises ModelRefused where the smallest step does not run. It need not leave anything to spare.
     """
-    trials = [measure(chosen or default)]
+    trials = [measure(default)]
     while not trials[-1].fits and trials[-1].tokens > FEWEST:
         trials.append(measure(max(FEWEST, trials[-1].tokens // 2)))
-    first, last = trials[0], trials[-1]
-    if last.taken is None:
-        raise ModelRefused(f"the device has too little memory: {last}")
-    if chosen and last is not first:
-        raise ModelRefused(f"--step-tokens = {chosen} does not fit the device: {first}; {last.tokens} fit")
+    if trials[-1].taken is None:
+        raise ModelRefused(f"the device has too little memory: {trials[-1]}")
     return trials
 
 
@@ -181,17 +177,16 @@ def _fits(engine: ModelEngine, handle: StepHandle) -> bool:
     return True
 
 
-def try_step_times(engine: ModelEngine, bound: float, chosen: int, most: int = 0) -> StepTimes:
+def try_step_times(engine: ModelEngine, bound: float, most: int = 0) -> StepTimes:
     """Finds the tokens of a step that pay within `bound` seconds, `inf` for no bound.
 
-    `chosen`: the user's own number, 0 for the device's default. `most`: most tokens for which an accelerator has the
-    memory; 0: the device's default. Nothing is timed for a user's number, nor on a processor without a bound. Raises
-    the error of a step that fails.
+    `most`: most tokens for which an accelerator has the memory; 0: the device's default. Nothing is timed on a
+    processor without a bound. Raises the error of a step that fails.
     """
     place = engine.model.placement
     accelerated = place.device_memory is not None
-    if chosen or (bound == inf and not accelerated):
-        return StepTimes(usual=chosen or place.step_tokens)
+    if bound == inf and not accelerated:
+        return StepTimes(usual=place.step_tokens)
     most = most or place.step_tokens
     # An accelerator is not asked for its largest step: while it computes one of two steps, the host does the rest.
     usual, most = (min(OVERLAPPED, most), most) if accelerated else (place.step_tokens, MOST)

@@ -93,10 +93,11 @@ class Budget:
     def check(self, size: int, of_request: int) -> None:
         """Raises Overloaded if there is no room for `size` more bytes of a request, which holds `of_request` already.
 
-        A request that holds all that is held is always accepted.
+        A request that holds all that is held is always accepted, and so is what needs no more than was reserved for it:
+        streams may hold more than the budget has, since they count replies that they cannot refuse.
         """
         others = self.held - of_request
-        if others <= 0 or self.held + size <= self.most:
+        if size <= 0 or others <= 0 or self.held + size <= self.most:
             return
         if self.is_small(of_request + size) and self.of_small + size <= self.most // ROOM_FOR_SMALL:
             return

@@ -12,8 +12,7 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from shared import trace_context
-from shared.caller import AUTHORIZATION, Caller, Quota
+from shared.caller import AUTHORIZATION, TRACEPARENT_NOW, Caller, Quota, bind_ids, trace_id_of
 from shared.errors import DeadlineExceeded, Internal, SelvageError, Unauthenticated, WorkerUnavailable
 from shared.jobs import Priority
 from shared.server.admission import Admission, Bounds, OpenStream
@@ -98,7 +97,7 @@ class Calls:
             key=caller.key,
             priority=caller.priority or Priority.DEFAULT,
             request_id=caller.request_id,
-            traceparent=trace_context.CURRENT.get(),
+            traceparent=TRACEPARENT_NOW.get(),
         )
 
     async def answer(self, caller: Caller, work: Callable[[], Awaitable[T]]) -> T:
@@ -119,7 +118,7 @@ class Calls:
         Raises WorkerUnavailable while refusing, Overloaded where too many are open, Unauthenticated once its caller is
         no longer accepted; a bug inside becomes Internal.
         """
-        trace_context.bind(caller.request_id, trace_context.trace_id(caller.traceparent))
+        bind_ids(caller.request_id, trace_id_of(caller.traceparent))
         try:
             with self._counted():
                 self._check_refuses()
@@ -144,8 +143,8 @@ class Calls:
         start, outcome = time.monotonic(), {"code": CANCELLED}
         span = self._begin_span(caller) if self._begin_span is not None else None
         traceparent = caller.traceparent if span is None else span.traceparent
-        trace_context.CURRENT.set(traceparent)
-        trace_context.bind(caller.request_id, trace_context.trace_id(traceparent))
+        TRACEPARENT_NOW.set(traceparent)
+        bind_ids(caller.request_id, trace_id_of(traceparent))
         try:
             self._check_refuses()
             if self.check is not None:

@@ -14,9 +14,8 @@ from grpc_reflection.v1alpha import reflection
 from shared.command import refuse_address
 from shared.security import Fresh, Identity
 from shared.server.calls import Calls
-from shared.server.interceptor import Interceptor, TellStatus, unchanged
+from shared.server.interceptor import Interceptor, Rpcs, TellStatus, unchanged
 from shared.server.options import server_options
-from shared.telemetry.figures import Rpcs
 from shared.wire import MESSAGE_BYTES, check_entries
 
 LAST_WORDS = 0.2

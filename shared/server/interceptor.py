@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -18,7 +18,6 @@ from shared.errors import InputTooLarge, InvalidInput, SelvageError
 from shared.server.calls import CANCELLED, Calls
 from shared.server.status import abort
 from shared.tasks import THREAD_BYTES, either, offload
-from shared.telemetry.figures import Rpcs
 from shared.wire import check_entries, check_names
 
 FOREIGN = "/grpc."
@@ -33,6 +32,16 @@ ServeCall = Callable[[AsyncIterator[bytes], Context, Caller], Awaitable[Any]]
 TellStatus = Callable[[str, SelvageError], SelvageError]
 """Rewords an error for the API that has the method."""
 CODES = {code.value[0]: code.name for code in grpc.StatusCode}
+
+
+class Rpcs(Protocol):
+    """Receives the start and the end of each rpc.
+
+    `kind`: unary, client_stream, server_stream or bidi_stream; `code`: as gRPC's status codes are named.
+    """
+
+    def started(self, method: str, kind: str) -> None: ...
+    def ended(self, method: str, kind: str, code: str, seconds: float) -> None: ...
 
 
 def unchanged(_: str, error: SelvageError) -> SelvageError:
@@ -223,13 +232,16 @@ class Interceptor(grpc.aio.ServerInterceptor):
         if raw is grpc.aio.EOF:
             raise InvalidInput("the call ended without a message")
         try:
-            if len(raw) > THREAD_BYTES:
-                await offload(self._threads, len(raw), self._check_large, raw)
-            return await offload(self._threads, len(raw), parse, raw)
+            return await offload(self._threads, len(raw), partial(self._parse_checked, parse), raw)
         except DecodeError:
             raise InvalidInput("the request is not a message of this method") from None
         except MemoryError:
             raise InputTooLarge("there is no memory to read this request") from None
+
+    def _parse_checked(self, parse: Callable[[bytes], Message], raw: bytes) -> Message:
+        if len(raw) > THREAD_BYTES:
+            self._check_large(raw)
+        return parse(raw)
 
     async def _parse_names(self, parse: Callable[[bytes], Message], raw: Any) -> Message:
         """Parses a request of health or reflection. Raises LimitExceeded, unparsed, for one that is large."""

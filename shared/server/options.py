@@ -1,6 +1,15 @@
-"""Options of all channels and servers. Each was tried with grpcio 1.85; docs/decisions.md has the reasons."""
+"""Options of all channels and servers, and the full names of the gRPC services of each process.
 
+Each option was tried with grpcio 1.85; docs/decisions.md has the reasons. The names are read from the contracts, so
+that a service is written down once.
+"""
+
+from typing import Any
+
+from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
+from selvage.worker.v1 import worker_pb2
 from shared.wire import MESSAGE_BYTES
+from tei.v1 import tei_pb2
 
 REQUEST_BYTES = 16 * 1024 * 1024
 """Most bytes of a message that a frontend takes. Its replies may be larger, and so may a worker's jobs."""
@@ -62,3 +71,19 @@ def channel_options(received: int = MESSAGE_BYTES) -> Options:
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.use_local_subchannel_pool", 1),  # a new channel is a new connection: the old one may be dead
     ]
+
+
+def services_of(*contracts: Any) -> tuple[str, ...]:
+    """Full names of the services in generated modules, in order."""
+    services = (service for contract in contracts for service in contract.DESCRIPTOR.services_by_name.values())
+    return tuple(service.full_name for service in services)
+
+
+PUBLIC_SERVICES = services_of(embedding_pb2, ranking_pb2, classification_pb2, model_pb2)
+"""Services of a frontend for selvage.v1."""
+
+TEI_SERVICES = services_of(tei_pb2)
+"""Services of a frontend for clients of text-embeddings-inference."""
+
+WORKER_SERVICES = services_of(worker_pb2)
+"""Services of a worker, for frontends."""

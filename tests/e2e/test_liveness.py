@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from harness.member import ServiceProcess
 from harness.stack import stack
 from selvage.v1 import embedding_pb2
-from shared.server.services import PUBLIC_SERVICES, WORKER_SERVICES
+from shared.server.options import PUBLIC_SERVICES, WORKER_SERVICES
 from support.random_models import random_model
 from support.references import Calls, eventually, refusal
 

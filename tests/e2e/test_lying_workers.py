@@ -16,8 +16,7 @@ from selvage.v1 import classification_pb2, embedding_pb2, ranking_pb2
 from selvage.v1 import vectors_pb2 as v
 from shared.errors import InvalidInput, Overloaded, WorkerUnavailable
 from shared.load import Load
-from shared.server.options import channel_options
-from shared.server.services import PUBLIC_SERVICES
+from shared.server.options import PUBLIC_SERVICES, channel_options
 from support.lying_worker import ENDING_LIES, HARMLESS, LIES, TAMED, WIDTH, Lie, LyingWorker, never_serving
 from support.references import Calls, eventually, refusal
 from support.scraping import memory, scrape

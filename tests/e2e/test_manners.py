@@ -10,7 +10,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from harness.stack import Stack
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2
-from shared.server.services import PUBLIC_SERVICES
+from shared.server.options import PUBLIC_SERVICES
 from support.references import Calls, eventually, load_of, until_queued
 from support.traffic import texts
 

@@ -32,7 +32,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 async def pair(nursery: object, folder: Path) -> AsyncIterator[Stack]:
-    worker = {"device": "cpu", "chunk-tokens": 64, "cache-megabytes": 1, "step-tokens": 256, "metrics": "127.0.0.1:0"}
+    worker = {
+        "device": "cpu",
+        "chunk-tokens": 64,
+        "cache-megabytes": 1,
+        "step-milliseconds": 1,
+        "metrics": "127.0.0.1:0",
+    }
     async with stack(str(folder), worker=worker, frontend={"http-listen": "127.0.0.1:0"}) as running:
         yield running
 
@@ -79,7 +85,7 @@ async def test_what_fits_is_computed_in_pieces(pair: Stack, folder: Path) -> Non
     assert np.abs(dense(reply)[0] - expected).max() < 1e-5
     assert np.abs(dense(cut)[0] - expected).max() < 1e-5
     page = await scrape(pair.workers[0])
-    assert page.total("selvage_pieces_total") >= 8
+    assert page.total("selvage_pieces_total") >= 4  # what one step computes of a text counts as one
     assert page.total("selvage_cache_bytes", state="kept") == 0
     assert page.total("selvage_cache_bytes", state="limit") == FITTING * 1024
     assert page.total("selvage_jobs_waiting_for_cache") == 0

@@ -15,7 +15,7 @@ from frontend_service.access.api_keys import hashed
 from harness.member import ServiceProcess
 from harness.stack import Stack
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
-from shared.server.services import PUBLIC_SERVICES
+from shared.server.options import PUBLIC_SERVICES
 from support.references import Calls, dense, near
 
 ROOT = Path(__file__).parents[2]

@@ -21,7 +21,7 @@ FITTING = (64 * 1024 * 1024 - 64 * 1024) // 4096 - 1
 
 @pytest.fixture(scope="module")
 async def pair(nursery: object) -> AsyncIterator[Stack]:
-    worker = {"step-tokens": 256, "chunk-tokens": 64, "max-tokens": FITTING + 1, "metrics": "127.0.0.1:0"}
+    worker = {"step-milliseconds": 0, "chunk-tokens": 64, "max-tokens": FITTING + 1, "metrics": "127.0.0.1:0"}
     async with stack(random_model("long-wide-qwen3"), worker=worker) as running:
         yield running
 

@@ -20,7 +20,6 @@ from gpu_worker.startup.trials import run_largest_steps, try_step_sizes, warm_up
 from harness.environment import python_path
 from harness.random_models.synthetic import build, shape_of
 from harness.synchronous_driver import until_idle
-from shared.errors import ModelRefused
 from shared.jobs import Encode, Job, JobResult, RaggedTokens
 from shared.vectors import OutputKind
 from support.random_models import random_model
@@ -89,7 +88,7 @@ def test_weights_are_float32_one_at_a_time(cuda: torch.device, memory: DeviceMem
 def test_the_default_step_fits_and_takes_what_is_told(name: str, memory: DeviceMemory) -> None:
     """One trial, where there is plenty; its peak is PyTorch's own figure, and below the room."""
     chosen = model(name)
-    trials = try_step_sizes(ModelEngine(chosen), chosen.placement.device_memory, 0)
+    trials = try_step_sizes(ModelEngine(chosen), chosen.placement.device_memory)
     assert [each.tokens for each in trials] == [chosen.placement.step_tokens]
     assert trials[0].taken == memory.peak
     assert chosen.weight_bytes < memory.peak < trials[0].available
@@ -111,13 +110,11 @@ def test_memory_after_many_largest_steps_is_that_after_one(name: str, cuda: torc
 
 
 def test_a_step_is_halved_until_it_fits(little: int, memory: DeviceMemory) -> None:
-    """On a device of which this process may have little; the user's own number is refused, and told what fits."""
+    """On a device of which this process may have little."""
     engine, available = ModelEngine(model("minilm-l6")), Within(memory, little)
-    trials = try_step_sizes(engine, available, 0)
+    trials = try_step_sizes(engine, available)
     assert trials[-1].tokens <= engine.model.placement.step_tokens
     assert trials[-1].fits
-    with pytest.raises(ModelRefused, match=r"^--step-tokens = 262144 does not fit the device: .*; \d+ fit$"):
-        try_step_sizes(engine, available, 1 << 18)
 
 
 def encoded(identity: int, *lengths: int) -> Job:

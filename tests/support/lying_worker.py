@@ -17,8 +17,7 @@ from shared.errors import Internal, SelvageError
 from shared.jobs import Classify, Encode, Job, JobResult, Rows, Score, SparseRows
 from shared.link_codec import UnsentOutcome, jobs_from_pb, load_to_pb
 from shared.load import Load
-from shared.server.options import LINK_VERSION, server_options
-from shared.server.services import WORKER_SERVICES
+from shared.server.options import LINK_VERSION, WORKER_SERVICES, server_options
 from shared.vectors import OutputKind, ScoringMethod, Task
 from shared.wire import varint
 

@@ -12,9 +12,9 @@ import pytest
 from frontend_service.api.http.port import HttpServer
 from frontend_service.settings import FrontendSettings
 from shared import command as binding
+from shared import reporting
 from shared.server.calls import Calls
 from shared.server.grpc_server import Server
-from shared.telemetry import reporting
 
 ADVICE = (
     "something listens there already, perhaps another worker or frontend (make serve, make demo, docker compose): "

@@ -33,6 +33,19 @@ async def test_requests_results_and_replies_share_one_budget() -> None:
     assert (admission.size, admission.refused["bytes"]) == (0, 2)
 
 
+async def test_a_reply_that_takes_no_more_than_was_reserved_is_never_refused() -> None:
+    """Streams count replies that they cannot refuse, so that more may be held than the budget has."""
+    admission = Admission(Bounds(size=100))
+    with admission.request():
+        admission.reserve(50)
+        admission.budget.add(80)
+        read = admission.hold_reply(50)
+        with pytest.raises(Overloaded):
+            admission.reserve(1)
+    read()
+    assert admission.size == 80
+
+
 async def test_one_request_is_always_accepted_with_its_result_and_reply() -> None:
     admission = Admission(Bounds(size=100))
     with admission.request(), admission.hold(1000):

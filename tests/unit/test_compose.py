@@ -12,7 +12,7 @@ import yaml
 from frontend_service.settings import FrontendSettings
 from gpu_worker.settings import WorkerSettings
 from shared.server import probe
-from shared.server.services import PUBLIC_SERVICES, WORKER_SERVICES
+from shared.server.options import PUBLIC_SERVICES, WORKER_SERVICES
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())

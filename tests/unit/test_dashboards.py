@@ -5,13 +5,17 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
-from shared.telemetry.figures import FrontendFigures, WorkerFigures
-from shared.telemetry.metrics import Page
+from frontend_service.metrics import FrontendMetrics
+from gpu_worker.metrics import WorkerMetrics
+from gpu_worker.schedule.interface import WorkerFigures
+from shared.metrics import Page
+from shared.server.admission import Admission, Bounds
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -32,17 +36,11 @@ def told() -> dict[str, set[str]]:
     """All series of both processes, with their labels."""
     found: dict[str, set[str]] = {}
     frontend, worker = Page(), Page()
-    frontend.frontend().read(
-        lambda: FrontendFigures(
-            **dict.fromkeys(("requests", "size"), 0),
-            refused={},
-            workers={"m": 1},
-            aside={"m": 0},
-            waits={"m": 0.0},
-            fingerprints={"m": "f"},
-        )
+    fleet: Any = SimpleNamespace(
+        refused={}, workers={"m": 1}, aside={"m": 0}, waits={"m": 0.0}, fingerprints={"m": "f"}
     )
-    worker.worker().read(
+    FrontendMetrics(frontend.registry).read(Admission(Bounds()), fleet)
+    WorkerMetrics(worker.registry).read(
         lambda: WorkerFigures(queued_tokens=0, queued_jobs=0, refused={}, cancelled_waiting=0, stalled=False)
     )
     for page in (frontend, worker):
@@ -99,7 +97,7 @@ def test_what_is_scraped_is_where_compose_serves_it() -> None:
 
 
 def test_every_metric_is_explained() -> None:
-    page = (ROOT / "docs" / "metrics.md").read_text()
+    page = (ROOT / "docs" / "operating.md").read_text()
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in told() if name.startswith("selvage_")}
     assert set(re.findall(r"`(selvage_[a-z_]+)[`{]", page)) == families
 

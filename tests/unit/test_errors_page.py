@@ -1,4 +1,4 @@
-"""docs/errors.md has every error and every limit, as they are in the code."""
+"""docs/operating.md has every error and every limit, as they are in the code."""
 
 import re
 from dataclasses import asdict
@@ -12,7 +12,7 @@ from frontend_service.settings import FrontendSettings
 from shared.errors import GivenBack, error_classes
 from shared.server.options import REQUEST_BYTES
 
-PAGE = (Path(__file__).parents[2] / "docs" / "errors.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
 
 
 def test_every_error_is_there_with_its_statuses() -> None:

@@ -9,7 +9,7 @@ import yaml
 
 from frontend_service.settings import FrontendSettings
 from gpu_worker.settings import WorkerSettings
-from shared.server.services import PUBLIC_SERVICES, WORKER_SERVICES
+from shared.server.options import PUBLIC_SERVICES, WORKER_SERVICES
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy/kubernetes"

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from shared.settings import LogFormat
-from shared.telemetry import reporting
+from shared import reporting
 
 
 @pytest.fixture
@@ -19,12 +18,12 @@ def unconfigured() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("unconfigured")
-@pytest.mark.parametrize("style", ["json", "console"])
-def test_a_line_controls_no_terminal(style: LogFormat, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("console", [False, True])
+def test_a_line_controls_no_terminal(console: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever another process said, also in a trace; a line is one line, and a trace has its own."""
     wild = "\x1b[31mred\r\nnext\0\x9b\u202e"
     monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
-    reporting.configure(style, "info")
+    reporting.configure("info", console=console)
     structlog.get_logger("test").warning("worker not ready", why=wild)
     try:
         raise ValueError(wild)
@@ -33,6 +32,6 @@ def test_a_line_controls_no_terminal(style: LogFormat, monkeypatch: pytest.Monke
     first, *trace = stream.getvalue().splitlines()
     assert "red" in first
     assert "next" in first
-    assert ("Traceback" in trace[0]) is (style == "json")
+    assert ("Traceback" in trace[0]) is not console
     assert any("ValueError: " in line and "red" in line for line in trace)
     assert all(line.isprintable() for line in (first, *trace))

@@ -3,13 +3,20 @@
 import re
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from frontend_service.metrics import REASONS as FRONTEND_REASONS
+from frontend_service.metrics import FrontendMetrics
+from gpu_worker.metrics import REASONS as WORKER_REASONS
+from gpu_worker.metrics import WorkerMetrics
+from gpu_worker.schedule.interface import WorkerFigures
 from shared.errors import Overloaded
 from shared.jobs import Classify, Encode, Job, JobResult, MaxSim, Priority, RaggedTokens
-from shared.server.admission import OTHERS, REASONS
-from shared.telemetry.metrics import FRONTEND_REASONS, WORKER_REASONS, Page
+from shared.metrics import Page
+from shared.server.admission import OTHERS, REASONS, Admission, Bounds
 from shared.vectors import DataType, Layout, MultiVectors, OutputKind
 
 ROOT = Path(__file__).parents[2]
@@ -19,6 +26,12 @@ EMBED = "/selvage.v1.EmbeddingService/Embed"
 def value(page: Page, name: str, **labels: str) -> float | None:
     """Of one series; None where it does not exist."""
     return page.registry.get_sample_value(name, labels)
+
+
+def fleet(**state: Any) -> Any:
+    """The state of the workers, as a frontend's metrics read it."""
+    nothing: dict[str, Any] = {"refused": {}, "workers": {}, "aside": {}, "waits": {}, "fingerprints": {}}
+    return SimpleNamespace(**nothing | state)
 
 
 def test_rpcs_are_told_by_convention() -> None:
@@ -38,7 +51,7 @@ def test_rpcs_are_told_by_convention() -> None:
 def test_jobs_are_told_by_kind_and_outcome() -> None:
     """Times and tokens of those that were answered with a result."""
     page, tokens = Page(), RaggedTokens.of([[1, 2], [3]])
-    worker = page.worker()
+    worker = WorkerMetrics(page.registry)
     rows = MultiVectors(dimensions=1, data=b"1234", data_type=DataType.FLOAT32, lengths=(1,))
     encode = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=True)
     result = JobResult(queue=0.5, compute=0.25)
@@ -54,6 +67,80 @@ def test_jobs_are_told_by_kind_and_outcome() -> None:
     assert value(page, "selvage_queue_seconds_count", priority="interactive") == 0
     assert value(page, "selvage_compute_seconds_sum") == 0.5
     assert value(page, "selvage_job_tokens_sum") == 3
+
+
+def test_steps_are_told() -> None:
+    """Seconds, tokens and units of each step."""
+    page = Page()
+    worker = WorkerMetrics(page.registry)
+    worker.step(0.5, 300, 4)
+    worker.step(0.25, 100, 1)
+    assert value(page, "selvage_step_seconds_sum") == 0.75
+    assert value(page, "selvage_step_tokens_sum") == value(page, "selvage_tokens_total") == 400
+    assert value(page, "selvage_step_units_count") == 2
+
+
+def test_a_worker_is_read_when_prometheus_asks() -> None:
+    """Nothing is pushed; memory is told where there is any."""
+    page, asked = Page(), []
+
+    def figures() -> WorkerFigures:
+        asked.append(True)
+        return WorkerFigures(
+            queued_tokens=7,
+            queued_jobs=2,
+            refused={"deadline": 3},
+            cancelled_waiting=4,
+            stalled=True,
+            unsent=5,
+            frontends=1,
+            memory={"used": 10, "limit": 20},
+            budget=4096,
+            pieces=6,
+            kept_bytes=30,
+            cache_bytes=500,
+            waiting_for_cache=3,
+        )
+
+    WorkerMetrics(page.registry).read(figures)
+    asked.clear()
+    assert value(page, "selvage_queued_tokens") == 7
+    assert len(asked) == 1
+    assert value(page, "selvage_queued_jobs") == 2
+    assert value(page, "selvage_step_budget_tokens") == 4096
+    assert value(page, "selvage_pieces_total") == 6
+    assert value(page, "selvage_cache_bytes", state="kept") == 30
+    assert value(page, "selvage_cache_bytes", state="limit") == 500
+    assert value(page, "selvage_jobs_waiting_for_cache") == 3
+    assert value(page, "selvage_refused_total", reason="deadline") == 3
+    assert value(page, "selvage_refused_total", reason="queued_tokens") == 0
+    assert value(page, "selvage_cancelled_waiting_total") == 4
+    assert value(page, "selvage_stalled") == 1
+    assert value(page, "selvage_unsent_bytes") == 5
+    assert value(page, "selvage_attached_frontends") == 1
+    assert value(page, "selvage_device_memory_bytes", state="limit") == 20
+
+
+def test_a_frontend_is_read_likewise() -> None:
+    """With the workers that it sees."""
+    page = Page()
+    admission = Admission(Bounds(size=300))
+    workers = fleet(
+        refused={"deadline": 4}, workers={"m": 2}, aside={"m": 1}, waits={"m": 0.5}, fingerprints={"m": "12ab"}
+    )
+    FrontendMetrics(page.registry).read(admission, workers)
+    with admission.request(), admission.hold(300):
+        with pytest.raises(Overloaded), admission.request(), admission.hold(1):
+            pass
+        assert value(page, "selvage_requests_in_flight") == 1
+        assert value(page, "selvage_bytes_in_flight") == 300
+        assert value(page, "selvage_refused_total", reason="bytes") == 1
+        assert value(page, "selvage_refused_total", reason="deadline") == 4
+        assert value(page, "selvage_workers_serving", model="m") == 2
+        assert value(page, "selvage_workers_set_aside", model="m") == 1
+        assert value(page, "selvage_worker_wait_seconds", model="m") == 0.5
+        assert value(page, "selvage_served_model_info", model="m", fingerprint="12ab") == 1
+        assert value(page, "selvage_refused_total", reason="quota") == 0
 
 
 def test_the_reasons_are_those_of_the_code() -> None:
@@ -75,3 +162,11 @@ def test_the_page_is_served() -> None:
         page.stop()
     assert "process_resident_memory_bytes" in text
     assert "_created" not in text
+
+
+def test_two_pages_share_nothing() -> None:
+    """No registry is global."""
+    one, other = Page(), Page()
+    WorkerMetrics(one.registry).step(1, 1, 1)
+    WorkerMetrics(other.registry)
+    assert value(other, "selvage_tokens_total") == 0

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from shared.server.services import PUBLIC_SERVICES
+from shared.server.options import PUBLIC_SERVICES
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = (ROOT / "deploy/proxy/haproxy.cfg").read_text()

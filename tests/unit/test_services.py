@@ -15,7 +15,7 @@ from frontend_service.services.pipeline import Pipeline
 from frontend_service.workers import job_stream, link
 from gpu_worker.link import outbox
 from shared.server.calls import Calls
-from shared.server.services import PUBLIC_SERVICES, TEI_SERVICES, WORKER_SERVICES
+from shared.server.options import PUBLIC_SERVICES, TEI_SERVICES, WORKER_SERVICES
 
 STUBS = Path(__file__).parents[2] / "client"
 

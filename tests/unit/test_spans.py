@@ -14,12 +14,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from structlog.testing import capture_logs
 
 from frontend_service.services.pipeline import Timing
+from shared import reporting
 from shared.caller import Caller
 from shared.errors import InvalidInput, Overloaded
 from shared.jobs import Classify, Job, JobResult, RaggedTokens
 from shared.server.calls import Calls
-from shared.telemetry import reporting
-from shared.telemetry.spans import Spans
+from shared.spans import Spans
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 CALLER = Caller(
@@ -32,7 +32,7 @@ CALLER = Caller(
 
 def test_without_the_extra_a_line_says_that_there_are_no_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     """The variable may be meant for others, so the process starts."""
-    monkeypatch.setitem(sys.modules, "shared.telemetry.spans", None)
+    monkeypatch.setitem(sys.modules, "shared.spans", None)
     monkeypatch.setenv(reporting.COLLECTOR, "http://127.0.0.1:1")
     with capture_logs() as lines:
         assert reporting.spans("test") is None

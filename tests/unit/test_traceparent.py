@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from shared import trace_context
-from shared.caller import Caller
+from shared.caller import Caller, valid_traceparent
 from shared.jobs import Classify, Job, RaggedTokens
 from shared.link_codec import jobs_from_pb, jobs_to_pb
 from shared.server.calls import Calls
@@ -22,7 +21,7 @@ GOOD = f"00-{TRACE}-{SPAN}-01"
     [GOOD, f" {GOOD} ", f"01-{TRACE}-{SPAN}-01", f"cc-{TRACE}-{SPAN}-01-what-a-later-version-adds"],
 )
 def test_a_valid_header_is_written_as_version_00(given: str) -> None:
-    assert trace_context.valid(given) == GOOD
+    assert valid_traceparent(given) == GOOD
 
 
 @pytest.mark.parametrize(
@@ -40,7 +39,7 @@ def test_a_valid_header_is_written_as_version_00(given: str) -> None:
     ],
 )
 def test_any_other_is_ignored(given: str) -> None:
-    assert trace_context.valid(given) == ""
+    assert valid_traceparent(given) == ""
 
 
 class Context:

@@ -29,7 +29,7 @@ from gpu_worker.model.native.linear import QuantizedLinear, block_of
 from shared.errors import ModelRefused
 
 Linear = Literal["auto", "int8"]
-"""Values of `--linear`: exact layers, or layers in eight bits."""
+"""Exact layers, or layers in eight bits."""
 PACKED, STOCK = "onednn-prepacked", "torch"
 """Names of linear layers with packed weights, and of PyTorch's own, in the card."""
 GELUS = {"GELU": "none", "GELUActivation": "none", "GELUTanh": "tanh", "PytorchGELUTanh": "tanh"}
@@ -168,12 +168,12 @@ class Int8Linear(nn.Module):
 def check_int8(placement: Placement) -> None:
     """Raises ModelRefused where the device has no int8 products, or not in the model's number format."""
     if placement.device.type != "cpu":
-        raise ModelRefused(f"--linear = 'int8': it is for processors; this is {placement.device}")
+        raise ModelRefused(f"--dtype = 'int8': it is for processors; this is {placement.device}")
     kernels = library.load()
     if kernels.missing:
-        raise ModelRefused(f"--linear = 'int8': it takes the processor's kernels: {kernels.missing}")
+        raise ModelRefused(f"--dtype = 'int8': it takes the processor's kernels: {kernels.missing}")
     if placement.dtype not in kernels.formats:
-        raise ModelRefused(f"--linear = 'int8': this processor's kernels have no {placement.dtype_name}")
+        raise ModelRefused(f"--dtype = 'int8': this processor's kernels have no {placement.dtype_name}")
 
 
 def install_int8(base: nn.Module, heads: Iterable[nn.Module] = ()) -> str:
@@ -186,7 +186,7 @@ def install_int8(base: nn.Module, heads: Iterable[nn.Module] = ()) -> str:
     layers = [(parent, name, layer) for parent, name, layer in plain_layers(base) if id(layer) not in shared]
     fitting = [(parent, name, layer) for parent, name, layer in layers if name not in ROUTERS and _fits(layer)]
     if not fitting:
-        raise ModelRefused(f"--linear = 'int8': {type(base).__name__} has no linear layer that fits")
+        raise ModelRefused(f"--dtype = 'int8': {type(base).__name__} has no linear layer that fits")
     replacements: dict[int, Int8Linear] = {}  # a layer that several modules share is rounded once
     for parent, name, layer in fitting:
         if id(layer) not in replacements:

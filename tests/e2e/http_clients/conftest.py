@@ -10,7 +10,7 @@ from frontend_service.access.api_keys import hashed
 from harness.member import ServiceProcess
 from harness.stack import Stack
 from selvage.v1.embedding_pb2 import EmbedRequest
-from shared.server.services import PUBLIC_SERVICES
+from shared.server.options import PUBLIC_SERVICES
 from support.http_calls import APIS, KEY, Clients
 from support.programs import program, python_of
 from support.references import Calls, dense

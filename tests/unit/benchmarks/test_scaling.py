@@ -1,4 +1,4 @@
-"""The arithmetic of docs/scaling.md, on costs that are known."""
+"""The arithmetic of the tables of sizing, on costs that are known."""
 
 from typing import Any
 

@@ -52,6 +52,30 @@ class Frontend:
         sending.cancel()
 
 
+async def test_a_drain_waits_for_jobs_that_are_being_read() -> None:
+    """A large message is read in a thread; its jobs are answered before the worker ends."""
+    jobs, read = HeldJobs(), asyncio.Event()
+    held = attached(jobs)
+
+    async def offload(threads: object, size: int, work: Any, argument: Any) -> Any:
+        await read.wait()
+        return work(argument)
+
+    message = jobs_to_pb([Job(id=1, work=Classify(), tokens=RaggedTokens.of([[1]]))], MODEL)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attachment, "offload", offload)
+        receiving = asyncio.create_task(held.receive(message, message.ByteSize()))
+        await asyncio.sleep(0)
+        assert not held.idle
+        read.set()
+        await receiving
+    assert list(jobs.held) == [1]
+    assert not held.idle
+    jobs.cancel([1])
+    held._cancel([1])
+    assert held.idle
+
+
 @pytest.fixture
 def jobs() -> HeldJobs:
     return HeldJobs()

@@ -30,6 +30,7 @@ from gpu_worker.model.verify.gate import Reference
 from gpu_worker.model.verify.tolerances import Expected, cosines, rounded_logits, rounded_states
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.settings import WorkerSettings
+from gpu_worker.worker import load_model
 from harness.random_models import miniature
 from shared.errors import ModelRefused
 from shared.jobs import Job
@@ -274,22 +275,30 @@ def test_minilm_stays_near_to_itself() -> None:
 @pytest.mark.parametrize(("linear", "dtype"), [("auto", "float32"), ("int8", "float32"), ("auto", "bfloat16")])
 def test_a_card_tells_which_formats_may_be_faster(linear: Linear, dtype: str) -> None:
     """Those that the kernels have, beside float32 without another."""
-    formats = ["--dtype bfloat16"] * (torch.bfloat16 in FORMATS) + ["--linear int8"]
+    formats = ["--dtype bfloat16"] * (torch.bfloat16 in FORMATS) + ["--dtype int8"]
     told = f"may be faster on this processor, and rounded: {', '.join(formats)}"
     assert card_of(loaded("tiny-bert", linear, dtype)).formats == (
         told if (linear, dtype) == ("auto", "float32") else ""
     )
 
 
+@needs_kernels
+def test_the_setting_rounds_layers_and_nothing_else() -> None:
+    """Everything else is float32, whatever the files say."""
+    folder = random_model("tiny-bert")
+    model = load_model(WorkerSettings.read(["--model", folder, "--device", "cpu", "--dtype", "int8"]))
+    assert "int8" in model.linear
+    assert model.placement.dtype == torch.float32
+
+
 def test_processors_without_it_refuse_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before they read a model; the reason names what is missing."""
-    setting = WorkerSettings.read(["--linear=int8"]).linear
     for kernels, reason in (
         (library.KernelLibrary(missing="none are built"), "the processor's kernels: none are built"),
         (library.KernelLibrary(formats=frozenset({torch.float32})), "have no bfloat16"),
     ):
         monkeypatch.setattr(module.library, "load", lambda kernels=kernels: kernels)
-        with pytest.raises(ModelRefused, match=f"--linear = 'int8'.*{reason}"):
-            load("no such model", Placement.choose("cpu", "bfloat16"), LoadOptions(linear=setting))
+        with pytest.raises(ModelRefused, match=f"--dtype = 'int8'.*{reason}"):
+            load("no such model", Placement.choose("cpu", "bfloat16"), LoadOptions(linear="int8"))
     with pytest.raises(ModelRefused, match="it is for processors; this is cuda:0"):
         check_int8(Placement(device=torch.device("cuda:0"), dtype=torch.bfloat16))

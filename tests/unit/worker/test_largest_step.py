@@ -73,17 +73,6 @@ def test_a_step_that_leaves_no_room_to_spare_is_halved() -> None:
     assert str(replace(trials[0], taken=23 << 30, available=ROOM)) == "a step of 16384 tokens takes 23.0 of 24.0 GiB"
 
 
-def test_the_users_own_number_is_refused_where_it_does_not_fit() -> None:
-    """In one line, with what was measured and what fits."""
-    weights, token = 14 << 30, 1 << 20
-    assert [each.tokens for each in find_step_size(device(weights, token), 16384, 4096)] == [4096]
-    with pytest.raises(ModelRefused) as refused:
-        find_step_size(device(weights, token), 4096, 32768)
-    assert str(refused.value) == (
-        "--step-tokens = 32768 does not fit the device: a step of 32768 tokens runs out of 24.0 GiB; 4096 fit"
-    )
-
-
 @cache
 def model(name: str) -> Model:
     return load(random_model(name), CPU)
@@ -140,7 +129,7 @@ HEADS = ["tiny-bert", "tiny-bge-m3", "tiny-splade", "tiny-colbert", "tiny-cross-
 def test_a_real_engine_is_given_what_its_device_holds(name: str) -> None:
     """Steps that run out are answered, not raised, and halved; no step has more tokens than were tried."""
     memory = FakeMemory(available=1000 + 700)
-    trials = try_step_sizes(engine(name, memory), memory, 0)
+    trials = try_step_sizes(engine(name, memory), memory)
     assert [each.tokens for each in trials] == [2048, 1024, 512]
     assert [each.taken for each in trials] == [None, None, 1000 + max(total for total, _ in memory.batches[-2:])]
     assert max(total for total, _ in memory.batches) <= 2048
@@ -167,15 +156,9 @@ def test_the_largest_step_has_long_texts_and_short_ones(name: str) -> None:
             assert (OutputKind.MULTI_VECTOR in job.work.outputs) == (heads.multi_vector is not None)
 
 
-@pytest.mark.parametrize("tokens", [1, 2, 255])
-def test_a_step_of_few_tokens_is_rehearsed_as_well(tokens: int) -> None:
-    memory = FakeMemory(available=10**6)
-    assert try_step_sizes(engine("tiny-colbert", memory), memory, tokens)[-1].tokens == tokens
-
-
 def test_nothing_is_rehearsed_on_a_processor() -> None:
     memory = FakeMemory(available=1)
-    assert try_step_sizes(engine("tiny-bert", memory), CPU.device_memory, 10**9) == []
+    assert try_step_sizes(engine("tiny-bert", memory), CPU.device_memory) == []
     assert memory.batches == []
 
 
@@ -187,7 +170,7 @@ def test_another_failure_is_no_lack_of_memory() -> None:
 
     memory.take = fail  # type: ignore[method-assign]
     with pytest.raises(RuntimeError, match="a bug"):
-        try_step_sizes(engine("tiny-bert", memory), memory, 0)
+        try_step_sizes(engine("tiny-bert", memory), memory)
 
 
 def held() -> int:
@@ -221,7 +204,7 @@ def test_memory_after_many_steps_is_that_after_one(name: str, available: int) ->
 
 
 def test_check_prints_what_was_measured(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each trial, and the tokens of a step that came of them; or one line where the user's own number does not fit."""
+    """Each trial, and the tokens of a step that came of them."""
     memory = FakeMemory(available=1000 + 700)
     made = engine("tiny-bert", memory).model
     monkeypatch.setattr(OnDevice, "device_memory", memory)
@@ -234,5 +217,3 @@ def test_check_prints_what_was_measured(capsys: pytest.CaptureFixture[str], monk
         "a step of 512 tokens takes 0.0 of 0.0 GiB",
     ]
     assert ["step,", "at", "most", "512 tokens"] in lines
-    assert checked("tiny", "--step-tokens", "1024") == 2
-    assert "--step-tokens = 1024 does not fit the device" in capsys.readouterr().err

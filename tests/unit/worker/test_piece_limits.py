@@ -108,15 +108,6 @@ def test_the_card_says_why_texts_are_not_cut(name: str, cuts: bool, why: str) ->
     assert whole.unshared == (why if cuts else "")
 
 
-def test_texts_share_first_tokens_unless_the_user_wants_none_shared() -> None:
-    """Whether long texts are cut has nothing to do with it."""
-    settings = settings_of(random_model("tiny-qwen3"), {"share_prefixes": False, "device": "cpu"})
-    alone = load_model(settings)
-    assert alone.unshared == "--share-prefixes is off"
-    assert not limits.piece_limits(alone, 2048, None, limits.cache_bytes(alone, 0)).shares
-    assert WorkerSettings.read([]).share_prefixes
-
-
 def test_all_keys_count_where_layers_have_windows(tmp_path: Path) -> None:
     """In the limit, in room and in the card."""
     write_encoder(tmp_path, "tiny-mistral")
@@ -226,12 +217,12 @@ def test_the_warm_up_keeps_to_the_limits(
 ) -> None:
     """Its texts of 256 tokens would be refused where only ten fit."""
     monkeypatch.setattr(worker, "cache_bytes", lambda model, megabytes: 10 * TOKEN_BYTES)
-    assert checked(folder, "--step-tokens", "2048", "--chunk-tokens", "8") == 0
+    assert checked(folder, "--chunk-tokens", "8") == 0
     assert "max_tokens 10" in [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
 
 
 def test_check_prints_the_limits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert checked(folder, "--step-tokens", "2048", "--chunk-tokens", "64", "--cache-megabytes", "1") == 0
+    assert checked(folder, "--chunk-tokens", "64", "--cache-megabytes", "1") == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert f"max_tokens {FITTING}" in lines
     assert f"long texts in pieces of 64 tokens; keys and values of a text of {FITTING} tokens fit into 1 MiB" in lines

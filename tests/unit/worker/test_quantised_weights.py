@@ -32,17 +32,17 @@ def test_a_quantised_checkpoint_is_refused_by_the_name_of_its_format(folder: Pat
     settings("config.json", quantization_config=said)(folder)
     assert refusal(folder) == (
         f"{folder}/config.json: quantization_config ({name}): quantised weights are not served; serve the checkpoint "
-        "that they were made from; --linear int8 rounds its layers at load"
+        "that they were made from; --dtype int8 rounds its layers at load"
     )
 
 
 @pytest.mark.parametrize(
     ("named", "told"),
     [
-        ("Qwen/Qwen3-Embedding-0.6B", "made from (_name_or_path: Qwen/Qwen3-Embedding-0.6B); --linear"),
-        ("/home/somebody/model", "made from; --linear"),
-        ("./model", "made from; --linear"),
-        (["Qwen/Qwen3-Embedding-0.6B"], "made from; --linear"),
+        ("Qwen/Qwen3-Embedding-0.6B", "made from (_name_or_path: Qwen/Qwen3-Embedding-0.6B); --dtype"),
+        ("/home/somebody/model", "made from; --dtype"),
+        ("./model", "made from; --dtype"),
+        (["Qwen/Qwen3-Embedding-0.6B"], "made from; --dtype"),
     ],
 )
 def test_the_refusal_names_the_model_that_config_json_names(folder: Path, named: Any, told: str) -> None:

@@ -274,7 +274,7 @@ def test_vectors_of_other_ids_are_refused(changed: Path) -> None:
 
 
 def test_check_prints_the_route_and_the_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert checked(folder, "--step-tokens", "512") == 0
+    assert checked(folder) == 0
     printed = capsys.readouterr().out
     assert "query_route                default_input_type DOCUMENT, max_tokens" in printed
     assert "table                      queries: 1000 float32, 0.0 MiB; frontends look them up" in printed

@@ -384,7 +384,8 @@ def _alike(first: np.ndarray, second: np.ndarray) -> int:
     return count
 
 
-def test_no_text_shares_where_the_user_wants_none() -> None:
+def test_no_text_shares_without_limits_that_say_so() -> None:
+    """An engine by itself computes every text whole."""
     engine = vector_engine("tiny-qwen3", "float32", True)
     job = Job(id=1, work=encode(MULTI), tokens=RaggedTokens.of([PREFIX, PREFIX]))
     before = engine.shared_tokens

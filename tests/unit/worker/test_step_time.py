@@ -124,7 +124,7 @@ def test_a_real_engine_is_timed(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(ModelEngine, "launch", watched)
     monkeypatch.setattr(trials.time, "thread_time", lambda: next(ticks) / 16)  # every step takes as long
-    times = try_step_times(ModelEngine(made), BOUND, 0)
+    times = try_step_times(ModelEngine(made), BOUND)
     assert times.tokens == MOST
     assert list(times.seconds) == [256, 512, 1024, 2048, 4096, 8192, 16384]
     assert max(launched) == MOST or name == "tiny-splade"  # whose costs count its vocabulary
@@ -140,10 +140,10 @@ def test_texts_of_a_timed_step_differ_in_length(tokens: int) -> None:
     assert len(set(lengths)) > 15 or tokens < 4096
 
 
-@pytest.mark.parametrize(("bound", "chosen"), [(inf, 0), (BOUND, 700), (inf, 700)])
-def test_nothing_is_timed_without_a_bound_or_for_a_users_number(bound: float, chosen: int) -> None:
-    times = try_step_times(ModelEngine(model()), bound, chosen)
-    assert (times.tokens, times.seconds) == (chosen or CPU.step_tokens, {})
+def test_nothing_is_timed_without_a_bound() -> None:
+    """The number is the device's."""
+    times = try_step_times(ModelEngine(model()), inf)
+    assert (times.tokens, times.seconds) == (CPU.step_tokens, {})
 
 
 @pytest.mark.parametrize(
@@ -164,9 +164,8 @@ def test_an_accelerator_takes_the_smallest_step_that_pays(
     monkeypatch.setattr(trials, "_seconds", seconds)
     monkeypatch.setattr(Placement, "device_memory", object())
     monkeypatch.setattr(Placement, "step_tokens", 16_384)
-    assert try_step_times(ModelEngine(model()), inf, 0, most).tokens == tokens
+    assert try_step_times(ModelEngine(model()), inf, most).tokens == tokens
     assert max(timed, default=0) <= (most or 16_384)
-    assert try_step_times(ModelEngine(model()), inf, 700, most).tokens == 700
 
 
 async def test_a_model_whose_step_fails_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +183,7 @@ async def test_a_model_whose_step_fails_is_refused(monkeypatch: pytest.MonkeyPat
 
 
 async def test_the_worker_serves_with_what_pays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the thread that computes, within the user's bound; a user's number of tokens stays."""
+    """In the thread that computes, within the user's bound."""
     made, threads = model(), list[str]()
 
     def seconds(engine: ModelEngine, clock: object, tokens: int) -> float:
@@ -203,7 +202,6 @@ async def test_the_worker_serves_with_what_pays(monkeypatch: pytest.MonkeyPatch)
     assert await tokens("--step-milliseconds", "100") == 4096
     assert {name.partition("_")[0] for name in threads} == {"device"}
     threads.clear()
-    assert await tokens("--step-tokens", "3000") == 3000
     assert await tokens("--step-milliseconds", "0") == 2048
     assert threads == []
 
@@ -216,7 +214,3 @@ def test_check_prints_what_was_timed(capsys: pytest.CaptureFixture[str], monkeyp
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "steps, timed 2048 tokens in 71 ms, 4096 tokens in 122 ms" in lines
     assert "step, at most 4096 tokens" in lines
-    assert checked("tiny", "--step-tokens", "1000") == 0
-    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert "step, at most 1000 tokens" in lines
-    assert not any(line.startswith("steps, timed") for line in lines)

@@ -15,35 +15,33 @@ import structlog
 
 from shared.command import refuse_address
 from shared.errors import printable
-from shared.settings import LogFormat, ServiceSettings
+from shared.settings import ServiceSettings
 
 if TYPE_CHECKING:
-    from shared.telemetry.metrics import Page
-    from shared.telemetry.spans import Spans
+    from shared.metrics import Page
+    from shared.spans import Spans
 
 COLLECTOR = "OTEL_EXPORTER_OTLP_ENDPOINT"
 log = structlog.get_logger("reporting")
 
 
-def configure(style: LogFormat, level: str) -> None:
-    """Sets up structlog for this process. Called by `__main__` only."""
-    renderers: dict[LogFormat, list[structlog.typing.Processor]] = {
-        "json": [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()],
-        "console": [
-            structlog.processors.format_exc_info,
-            _without_control,
-            # The default one prints local variables with a trace, and those may hold texts of users.
-            structlog.dev.ConsoleRenderer(
-                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-            ),
-        ],
-    }
+def configure(level: str, *, console: bool) -> None:
+    """Sets up structlog for this process: lines for a person on a `console`, else a JSON object a line.
+
+    Called by `__main__` only.
+    """
+    # The default renderer prints local variables with a trace, and those may hold texts of users.
+    for_a_person = structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+    )
+    renderers = [_without_control, for_a_person] if console else [structlog.processors.JSONRenderer()]
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *renderers[style],
+            structlog.processors.format_exc_info,
+            *renderers,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),  # a line in one write: gRPC logs there too
@@ -84,7 +82,7 @@ def page(settings: ServiceSettings, *, shown: bool = False) -> Page | None:
     """
     if not (settings.metrics or shown):
         return None
-    from shared.telemetry.metrics import Page
+    from shared.metrics import Page
 
     metrics = Page()
     if not settings.metrics:
@@ -105,7 +103,7 @@ def spans(service: str) -> Spans | None:
     if not collector:
         return None
     try:
-        from shared.telemetry.spans import Spans
+        from shared.spans import Spans
     except ImportError:
         why = "OpenTelemetry is not installed: the extra trace brings it (in a checkout, pip install '.[trace]')"
         log.warning("no spans", why=why, collector=collector)

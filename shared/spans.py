@@ -6,6 +6,7 @@ attribute holds a text, a key or a header but the request id.
 
 import time
 from contextvars import ContextVar
+from typing import Protocol
 
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
@@ -17,10 +18,24 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from shared.caller import Caller
 from shared.errors import SelvageError
 from shared.jobs import Job, JobResult, Priority
-from shared.telemetry.figures import RequestTimes
 
 HEADERS = TraceContextTextMapPropagator()
 CURRENT: ContextVar[trace.Span] = ContextVar("span", default=trace.INVALID_SPAN)
+
+
+class RequestTimes(Protocol):
+    """Where the time of a request went, in seconds; see `frontend_service.domain.answer.Timing`."""
+
+    @property
+    def tokenize(self) -> float: ...
+    @property
+    def queue(self) -> float: ...
+    @property
+    def compute(self) -> float: ...
+    @property
+    def transfer(self) -> float: ...
+    @property
+    def postprocess(self) -> float: ...
 
 
 class OpenTelemetrySpan:
