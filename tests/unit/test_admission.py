@@ -38,10 +38,10 @@ async def test_a_reply_that_takes_no_more_than_was_reserved_is_never_refused() -
     admission = Admission(Bounds(size=100))
     with admission.request():
         admission.reserve(50)
-        admission.budget.add(80)
+        admission.budget.change(0, 80)
         read = admission.hold_reply(50)
         with pytest.raises(Overloaded):
-            admission.reserve(1)
+            admission.reserve(2)
     read()
     assert admission.size == 80
 

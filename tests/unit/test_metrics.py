@@ -130,7 +130,7 @@ def test_a_frontend_is_read_likewise() -> None:
     )
     FrontendMetrics(page.registry).read(admission, workers)
     with admission.request(), admission.hold(300):
-        with pytest.raises(Overloaded), admission.request(), admission.hold(1):
+        with pytest.raises(Overloaded), admission.request(), admission.hold(5):
             pass
         assert value(page, "selvage_requests_in_flight") == 1
         assert value(page, "selvage_bytes_in_flight") == 300

@@ -122,12 +122,13 @@ async def test_a_caller_that_reads_slowly_is_let_go(worker: Worker) -> None:
     assert api.calls.admission.size == 0
 
 
-async def test_a_large_reply_counts_until_it_has_left(api: HttpApi, worker: Worker) -> None:
+async def test_a_large_reply_counts_until_it_has_left(worker: Worker) -> None:
     """And is not sent where too much is held already."""
+    api = HttpApi(worker, calls=Calls(timeout=600, bounds=Bounds(size=64 * 1024)))
     asked = {"input": ["a"] * 1500}
     assert (await api.ask(EMBED, asked)).status == 200
     assert api.calls.admission.size == 0
-    held = api.calls.admission.hold_reply(96 * 1024 * 1024)
+    held = api.calls.admission.hold_reply(64 * 1024)
     told = await api.ask(EMBED, asked)
     assert (told.status, told.json["error"]["type"]) == (429, "rate_limit_error")
     assert api.seen[-1] == (f"POST {EMBED}", 429)
