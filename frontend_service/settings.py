@@ -111,7 +111,7 @@ class FrontendSettings(ServiceSettings):
         "they are refused. Requests that say whether to cut are obeyed either way.",
     )
     max_text_bytes: Count = Field(
-        _LIMITS.text_bytes, description="Most UTF-8 bytes of one text, or that are read of one that may be cut."
+        _LIMITS.text_bytes, description="Most UTF-8 bytes of one text with its prompt, whether or not it may be cut."
     )
     max_request_tokens: Count = Field(_LIMITS.request_tokens, description="Most tokens of one request.")
 

@@ -13,6 +13,8 @@ from itertools import accumulate, pairwise
 from shared.vectors import DataType, InputType, Layout, MultiVectors, OutputKind, ScoringMethod
 
 assert array("i").itemsize == 4
+MESSAGE_SEQUENCES = 1024 * 1024
+"""Most sequences of all jobs in one message, and most texts of either side of a MaxSim."""
 RANGE_TIMES = 64
 """Most times that the token ranges of a sequence may have its tokens over: so pooling stays cheap beside the model."""
 

@@ -14,6 +14,7 @@ from selvage.worker.v1 import worker_pb2 as pb
 from shared.caller import valid_traceparent
 from shared.errors import Internal, InvalidInput, LimitExceeded, SelvageError
 from shared.jobs import (
+    MESSAGE_SEQUENCES,
     Classify,
     Encode,
     HybridWeights,
@@ -44,8 +45,6 @@ from shared.wire import BYTES, VARINT, read_varint, varint
 
 MESSAGE_JOBS = 4096
 """Most jobs in one message."""
-MESSAGE_SEQUENCES = 1024 * 1024
-"""Most sequences of all jobs in one message, and most texts of either side of a MaxSim."""
 RANGE_BYTES = 6
 """Bytes of a token range in a message: its start and its stop, as varints."""
 FRAME_BYTES, CHUNK_BYTES = 96, 16

@@ -127,6 +127,8 @@ class Transport:
             reply = await method(attempt.message, timeout=attempt.seconds, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             split_call.record_failure(attempt, from_call(error, request_id))
+        except grpc.aio.UsageError:
+            raise self._closed_error(request_id) from None  # it was closed before the call began
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from frontend_service.domain.requests import EmbedRequest, MaxSimRequest, ScoreRequest, Truncation
 from shared.card import ModelCard
 from shared.errors import LimitExceeded, ResultTooLarge
-from shared.jobs import Classify, Encode, MaxSim, RaggedTokens, Score, TokenRanges, Work
+from shared.jobs import MESSAGE_SEQUENCES, Classify, Encode, MaxSim, RaggedTokens, Score, TokenRanges, Work
 from shared.vectors import MOST_DIMENSIONS, MOST_ELEMENTS, MOST_SIMILARITIES, DataType, MultiVectors, OutputKind
 
 ENVELOPE_BYTES = 64 * 1024
@@ -167,6 +167,11 @@ class Limits:
                 f"{field} have {rows} x {dimensions} numbers before pooling, the limit is {self.vector_elements}",
                 field=field,
             )
+
+    def check_pairs(self, count: int) -> None:
+        """Checks the pairs that a cross-encoder reads: each is a sequence of one job."""
+        if count > MESSAGE_SEQUENCES:
+            raise LimitExceeded(f"{count} different pairs are asked for, the limit is {MESSAGE_SEQUENCES}")
 
     def check_scores(self, rows: int, columns: int) -> None:
         """Checks the scores of a whole request."""

@@ -72,7 +72,7 @@ class DetokenizeRequest:
     """Lists of ids to turn back into texts, which are queries or documents where a model reads the two differently."""
 
     model: str = ""
-    tokenized: tuple[tuple[int, ...], ...]
+    tokenized: tuple[Sequence[int], ...]
     skip_special_tokens: bool = False
     input_type: InputType = InputType.UNSPECIFIED
 
@@ -140,7 +140,7 @@ class EmbedRequest:
 
     model: str = ""
     texts: tuple[str, ...] = ()
-    tokenized: tuple[tuple[int, ...], ...] = ()
+    tokenized: tuple[Sequence[int], ...] = ()
     prompt: PromptChoice = DEFAULT_PROMPT
     cut: Truncation = DEFAULT_TRUNCATION
     outputs: tuple[OutputKind, ...] = ()

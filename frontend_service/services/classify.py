@@ -1,7 +1,7 @@
 """Classify and ClassifyTokens: labels of texts, of pairs of texts and of tokens. Knows no API."""
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -14,7 +14,7 @@ from frontend_service.services import options, repeats
 from frontend_service.services.pipeline import INLINE_LETTERS, Answer, Pipeline, ServedModel
 from frontend_service.services.repeats import Places
 from frontend_service.tokenizing.pairs import PairTexts
-from frontend_service.tokenizing.tokenizer import TokenizedText
+from frontend_service.tokenizing.tokenizer import ModelTokenizer, TokenizedText
 from frontend_service.tokenizing.tokens import Chunks, TokenizedBatch
 from shared.errors import InvalidInput
 from shared.jobs import Classify, RaggedTokens
@@ -87,7 +87,7 @@ class ClassificationService:
         )
         distinct = await pipeline.distinct(request.texts, letters)
         texts = tokenizer.shown_chunks(distinct.once(request.texts), prompt, cut, TEXT, numbers=distinct.first)
-        chunks = _tokenize_into_columns(texts, token_id)
+        chunks = _tokenize_into_columns(tokenizer, texts, distinct.first, token_id)
         batch, columns = pipeline.at_once(chunks) if letters <= INLINE_LETTERS else await pipeline.in_chunks(chunks)
         places = distinct.inverse if distinct.has_repeats else None
         sent = await pipeline.sent(batch, places)
@@ -163,12 +163,17 @@ class _TokenColumns:
 
 
 def _tokenize_into_columns(
-    texts: Iterator[list[TokenizedText]], token_id: int | None
+    tokenizer: ModelTokenizer, texts: Iterator[list[TokenizedText]], numbers: Iterable[int], token_id: int | None
 ) -> Chunks[tuple[TokenizedBatch, _TokenColumns]]:
-    """Tokenises texts for a job, and fills in the columns of the reply."""
+    """Tokenises texts for a job, and fills in the columns of the reply. `numbers`: those of the texts in the request.
+
+    Raises InvalidInput for tokens without an embedding.
+    """
     columns, ids, lengths, truncated = _TokenColumns(), array("i"), [], []
+    number = iter(numbers)
     for chunk in texts:
         for text in chunk:
+            tokenizer.check_trained(text.encoding.ids, TEXT.format(next(number)))
             ids.extend(text.encoding.ids)
             lengths.append(len(text.encoding))
             truncated.append(text.truncated)

@@ -130,6 +130,7 @@ class RankingService:
             keys = list(zip(request.queries, request.documents, strict=True))
             queries = documents = await pipeline.distinct(keys, letters)
             table = ScoreTable.of_pairs(queries)
+        limits.check_pairs(len(queries.first) * (len(documents.first) if matrix else 1))
         pairs = PairTexts(
             firsts=queries.once(request.queries),
             seconds=documents.once(request.documents),

@@ -172,6 +172,10 @@ class ModelTokenizer:
             unattended_tails=tuple(tails),
         )
 
+    def check_trained(self, ids: Sequence[int], entry: str) -> None:
+        """Raises InvalidInput, which names the text `entry`, for a token that the model has no embedding for."""
+        self._untrained.check(ids, entry)
+
     def text_chunks(
         self,
         texts: Sequence[str],

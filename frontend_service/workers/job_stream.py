@@ -22,8 +22,8 @@ from selvage.worker.v1 import worker_pb2 as pb
 from shared import tasks
 from shared.card import ModelCard
 from shared.errors import GivenBack, LimitExceeded, ResultTooLarge, SelvageError, WorkerUnavailable
-from shared.jobs import ChunkKind, Classify, Encode, Job, JobResult, MaxSim, PackedBytes, Score
-from shared.link_codec import MESSAGE_SEQUENCES, ResultAssembly, job_bytes, jobs_to_pb, leading_piece, load_from_pb
+from shared.jobs import MESSAGE_SEQUENCES, ChunkKind, Classify, Encode, Job, JobResult, MaxSim, PackedBytes, Score
+from shared.link_codec import ResultAssembly, job_bytes, jobs_to_pb, leading_piece, load_from_pb
 from shared.load import SHORT, Load
 from shared.server.status import to_domain_error
 from shared.tasks import THREAD_BYTES, either, offload

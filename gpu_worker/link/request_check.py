@@ -14,8 +14,8 @@ from selvage.worker.v1 import worker_pb2 as pb
 from shared.caller import LONGEST_ID, LONGEST_KEY
 from shared.card import ModelCard
 from shared.errors import InvalidInput, LimitExceeded
-from shared.jobs import RANGE_TIMES, Classify, Encode, Job, MaxSim, Score, TokenRanges
-from shared.link_codec import MESSAGE_JOBS, MESSAGE_SEQUENCES
+from shared.jobs import MESSAGE_SEQUENCES, RANGE_TIMES, Classify, Encode, Job, MaxSim, Score, TokenRanges
+from shared.link_codec import MESSAGE_JOBS
 from shared.vectors import MOST_DIMENSIONS, MOST_ELEMENTS, MOST_SIMILARITIES, Layout, MultiVectors, OutputKind
 from shared.wire import MESSAGE_BYTES, MESSAGE_ENTRIES, fields
 

@@ -5,8 +5,7 @@ import pytest
 from frontend_service.domain.limits import Limits
 from frontend_service.workers.transport import RECEIVED_BYTES, received_bytes
 from gpu_worker.link.outbox import Outbox
-from shared.jobs import JobResult, SparseRows
-from shared.link_codec import MESSAGE_SEQUENCES
+from shared.jobs import MESSAGE_SEQUENCES, JobResult, SparseRows
 from shared.load import Load
 
 

@@ -44,6 +44,16 @@ def run(options: BulkOptions, connect: Callable[[], Sequence[Target]], meter: "M
     files = find_inputs(options.inputs, options.output)
     schema = check_inputs(files, options.columns)
     targets = connect()
+    try:
+        return _run(options, files, schema, targets, meter)
+    finally:
+        for target in targets:
+            target.client.close()
+
+
+def _run(
+    options: BulkOptions, files: Sequence[InputFile], schema: Any, targets: Sequence[Target], meter: "Meter"
+) -> Summary:
     card = card_of(targets, options.patience, meter.tell)
     try:
         options.output.mkdir(parents=True, exist_ok=True)

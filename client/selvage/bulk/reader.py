@@ -187,6 +187,10 @@ def check_inputs(files: Iterable[InputFile], columns: Columns) -> Any:
             schema = _schema_of(file, raw, columns)
         if schema is None:
             continue
+        if columns.id and pa.types.is_floating(schema.field(columns.id).type):
+            kind = schema.field(columns.id).type
+            fault = f"--id-column: {columns.id!r} of {file.path} is read as {kind}, which would round ids"
+            raise Failed(f"{fault}: they must be strings, or whole numbers below 2^63")
         try:
             merged = schema if merged is None else pa.unify_schemas([merged, schema], promote_options="permissive")
         except pa.ArrowException as error:
@@ -260,7 +264,7 @@ def _text_reader(file: InputFile, raw: Any, columns: Columns, schema: Any = None
     try:
         return _json_reader(file, raw, schema) if file.format == "jsonl" else _csv_reader(file, raw, columns, schema)
     except pa.ArrowInvalid as error:
-        if str(error).startswith(("Empty JSON stream", "Empty CSV file")):
+        if "Empty JSON stream" in str(error) or "Empty CSV file" in str(error):
             return None
         raise
 

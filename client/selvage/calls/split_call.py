@@ -131,7 +131,8 @@ class SplitCall(Generic[R]):
         """Plans another attempt, two halves of the part, or all in one. Raises the error where none would help.
 
         Nothing at all is sent until the wait after a refusal is over: a service that is overloaded refuses other parts
-        too.
+        too. A part that is refused as overload beside others of this call may want the room that these have, however
+        long they take: that counts as no failure.
         """
         self._in_progress -= 1
         whole = attempt.part.indivisible or attempt.part.whole_columns
@@ -146,11 +147,12 @@ class SplitCall(Generic[R]):
             self._again.extendleft((half, 0) for half in reversed(halves))
             return
         error = error.shifted(self._operation.offsets(attempt.part))
-        wait = self._retries.wait(error, attempt.failures + 1)
+        failures = attempt.failures + (not self._in_progress or not isinstance(error, Overloaded))
+        wait = self._retries.wait(error, failures)
         if wait is None or self._clock() + wait >= self._deadline:
             raise error
         self._resume = max(self._resume, self._clock() + wait)
-        self._again.appendleft((attempt.part, attempt.failures + 1))
+        self._again.appendleft((attempt.part, failures))
 
     def result(self) -> R:
         """The operation's result; call it when `done`."""

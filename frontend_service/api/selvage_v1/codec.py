@@ -5,7 +5,8 @@ reply to an Embed is serialised with one copy of its rows: protobuf would copy t
 buffer that grows, again as that grows, and into bytes.
 """
 
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from enum import IntEnum
@@ -101,8 +102,9 @@ def truncation_from_pb(message: Prompted) -> Truncation:
     )
 
 
-def id_lists_from_pb(tokenized: Iterable[embedding_pb2.TokenIds]) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(token_ids.ids) for token_ids in tokenized)
+def id_lists_from_pb(tokenized: Iterable[embedding_pb2.TokenIds]) -> tuple[Sequence[int], ...]:
+    """Lists of ids, four bytes an id: a tuple would take nine times as many, and a message has millions."""
+    return tuple(array("i", token_ids.ids) for token_ids in tokenized)
 
 
 def usage_to_pb(answer: Answer) -> usage_pb2.Usage:

@@ -132,6 +132,22 @@ def test_other_columns_are_refused_by_name(tmp_path: Path, texts: Any) -> None:
     assert not (tmp_path / "o").exists()
 
 
+def test_a_csv_of_a_header_alone_has_no_rows(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"text,id")
+    (tmp_path / "b.jsonl").write_text('{"text": "one", "id": "1"}\n')
+    columns = Columns(text="text", id="id", copied=())
+    assert read(tmp_path / "a.csv", tmp_path / "b.jsonl", columns=columns) == [(0, "one", "1")]
+
+
+@pytest.mark.parametrize("ids", [["18446744073709551614", "1"], ["1.5", "9007199254740993"]])
+def test_ids_that_would_be_rounded_are_refused(tmp_path: Path, ids: list[str]) -> None:
+    """Two of them might become one."""
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f'{{"text": "a", "id": {number}}}\n' for number in ids))
+    with pytest.raises(Failed, match=r"--id-column: 'id' of .* is read as double, which would round ids"):
+        opened(path, columns=Columns(text="text", id="id", copied=()))
+
+
 def test_a_json_column_of_numbers_is_refused(tmp_path: Path) -> None:
     """By its type, or where the first line has a string by its place."""
     path = tmp_path / "a.jsonl"
