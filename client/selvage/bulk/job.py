@@ -164,7 +164,7 @@ def _beside_vectors(options: BulkOptions, table: Any) -> Any:
     return table.select(list(names.values())).rename_columns(list(names))
 
 
-def _begin(options: BulkOptions, files: list[InputFile], card: ModelCard) -> Manifest:
+def _begin(options: BulkOptions, files: Sequence[InputFile], card: ModelCard) -> Manifest:
     """Reads an earlier command's manifest, or writes a new one, and removes files that none names. Raises Failed."""
 
     path = options.output / MANIFEST
