@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gpu_worker.device.transfer import StepDownload
 from gpu_worker.engine.step.outputs import Compared, Outputs, SliceRows
-from gpu_worker.ragged.batch import Counts
+from gpu_worker.ragged.texts import Counts
 from shared.vectors import Layout
 
 Scores = npt.NDArray[np.float32]

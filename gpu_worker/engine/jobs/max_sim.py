@@ -18,7 +18,7 @@ from gpu_worker.engine.step.rows import RowFormat, byte_view
 from gpu_worker.engine.step.sequences import Selection, Sequences
 from gpu_worker.kernels.maxsim.maxsim_kernels import Comparison, MaxSimKernel, Texts, winners
 from gpu_worker.kernels.rows import row_kernels
-from gpu_worker.ragged.batch import Counts
+from gpu_worker.ragged.texts import Counts
 from shared.errors import DimensionMismatch, InvalidInput
 from shared.jobs import Job, JobResult, MaxSim
 from shared.vectors import DataType, Layout, MultiVectors

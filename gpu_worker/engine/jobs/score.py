@@ -23,7 +23,7 @@ from gpu_worker.kernels.rows import row_kernels
 from gpu_worker.model.heads import sparse_vectors
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.heads.sparse_vectors import Vector
-from gpu_worker.ragged.batch import Counts
+from gpu_worker.ragged.texts import Counts
 from shared.jobs import HybridWeights, JobResult, RaggedTokens, Score
 from shared.query_table import QueryTable
 from shared.vectors import Layout, ScoringMethod

@@ -16,7 +16,7 @@ from gpu_worker.engine.step.sequences import PackedSequences
 from gpu_worker.kernels.rows import row_kernels
 from gpu_worker.model.heads import sparse_vectors
 from gpu_worker.model.heads.sparse_vectors import Vector
-from gpu_worker.ragged.batch import Counts, Ids
+from gpu_worker.ragged.texts import Counts, Ids
 from shared.jobs import Rows
 from shared.vectors import DataType
 

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from gpu_worker.kernels.attention.equal_runs import EqualRuns
 from gpu_worker.kernels.attention.interface import AttentionTerms, PackedAttention
-from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.spans import Span
+from gpu_worker.ragged.batch import RaggedBatch, Span
 
 
 class Varlen(PackedAttention):

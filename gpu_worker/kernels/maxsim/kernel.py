@@ -22,7 +22,7 @@ from gpu_worker.device.transfer import to_device
 from gpu_worker.kernels.maxsim.maxsim_kernels import EMPTY_DOCUMENT, Comparison, Mask, Texts
 from gpu_worker.kernels.maxsim.tiles import score_pairs
 from gpu_worker.kernels.rows.row_kernels import ALIGNMENT, aligned_rows
-from gpu_worker.ragged.batch import Counts
+from gpu_worker.ragged.texts import Counts
 from shared.vectors import Layout
 
 CHUNK_ROWS = 1024

@@ -19,8 +19,7 @@ from gpu_worker.device.transfer import Upload
 from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.kernels.cpu.products import product
-from gpu_worker.ragged.batch import Counts
-from gpu_worker.ragged.texts import row_ranges
+from gpu_worker.ragged.texts import Counts, row_ranges
 from shared.vectors import DataType, MultiVectors
 
 PoolRows = Callable[[Tensor], Tensor]

@@ -13,8 +13,8 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from gpu_worker.device.transfer import Upload
 from gpu_worker.kernels.rows.row_kernels import PoolRows
 from gpu_worker.model.heads.pooling import plan_pooling, pool
-from gpu_worker.ragged.batch import Counts, RaggedBatch
-from gpu_worker.ragged.texts import PackedTexts
+from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.texts import Counts, PackedTexts
 
 CHUNK_ELEMENTS = 16 * 1024 * 1024
 """Most logits of a masked-LM head in memory at once: 64 MiB in float32, whatever the step and the vocabulary."""

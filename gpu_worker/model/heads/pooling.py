@@ -14,8 +14,8 @@ from torch import Tensor
 from gpu_worker.device.transfer import Upload
 from gpu_worker.kernels.rows import row_kernels
 from gpu_worker.kernels.rows.row_kernels import PoolRows, WeightedRanges
-from gpu_worker.ragged.batch import Counts, Ids, RaggedBatch
-from gpu_worker.ragged.texts import row_ranges
+from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.texts import Counts, Ids, row_ranges
 from shared.card import LateInteraction
 from shared.vectors import InputType
 

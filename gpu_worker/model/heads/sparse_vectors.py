@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from gpu_worker.ragged.batch import Counts
+from gpu_worker.ragged.texts import Counts
 from shared.jobs import SparseRows
 
 Vector = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]

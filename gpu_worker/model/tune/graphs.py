@@ -21,8 +21,7 @@ from gpu_worker.device.memory import reclaim
 from gpu_worker.device.transfer import Upload, UploadedArray
 from gpu_worker.model.encoder.encoder import Encoder, Run
 from gpu_worker.model.encoder.packed import PackedEncoder
-from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.spans import Span
+from gpu_worker.ragged.batch import RaggedBatch, Span
 from gpu_worker.repository.files import first_line
 from shared.errors import ModelRefused
 

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 from gpu_worker.model.encoder.encoder import Encoder
-from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.spans import launches
+from gpu_worker.ragged.batch import RaggedBatch, launches
 from gpu_worker.ragged.texts import Counts, Ids, TokenTypes
 from gpu_worker.repository.tokenizer import WrittenInputs
 

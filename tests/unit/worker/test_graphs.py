@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import Model
+from gpu_worker.model.model import Abilities
 from gpu_worker.model.tune.graphs import (
     ROOM,
     TOKENS,
@@ -24,7 +24,7 @@ from gpu_worker.model.tune.graphs import (
     GraphSettings,
     ladder,
 )
-from gpu_worker.ragged.spans import TILE, launches
+from gpu_worker.ragged.batch import TILE, launches
 from shared.jobs import Job
 from shared.vectors import OutputKind, ScoringMethod
 from support.graphs import (

@@ -15,8 +15,7 @@ from torch.nn.attention import varlen
 
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
 from gpu_worker.kernels.attention.varlen import Varlen
-from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.spans import LEAST_SAVED, TILE, launches
+from gpu_worker.ragged.batch import LEAST_SAVED, TILE, RaggedBatch, launches
 from support.varlen_twin import of_2_11, of_2_13
 
 CPU = torch.device("cpu")
