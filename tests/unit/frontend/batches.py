@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from fakes import FakeWorker
-from test_service import service
+from fakes import FakeWorker, service
 
 from frontend_service.api.selvage_v1.codec import EmbedReply
 from frontend_service.api.selvage_v1.servicers import BatchStream, Embed, EmbeddingServicer
@@ -29,9 +28,9 @@ class Batches:
 
     async def __anext__(self) -> EmbedStreamRequest:
         await asyncio.sleep(0)
-        for each in self._batches:
-            self.size = each.ByteSize()
-            return each
+        for request in self._batches:
+            self.size = request.ByteSize()
+            return request
         raise StopAsyncIteration
 
 

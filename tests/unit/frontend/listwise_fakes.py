@@ -1,12 +1,11 @@
 """A listwise reranker's card and worker, requests to them, and what blocks and scores are by the definition."""
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from fakes import FakeWorker, card
+from fakes import FakeWorker, card, pipeline_of
 from kinds import qwen
 from tokenizers import AddedToken, Tokenizer, decoders
 
@@ -57,7 +56,7 @@ TOKENIZER = tokenizer()
 
 def listwise_card(**changes: Any) -> ModelCard:
     """The card of a listwise reranker. `changes`: of its texts and limits, or of the card."""
-    own = {name: changes.pop(name) for name in list(changes) if hasattr(PLAIN, name)}
+    listwise = {name: changes.pop(name) for name in list(changes) if hasattr(PLAIN, name)}
     fields: dict[str, Any] = {
         "outputs": (),
         "methods": (ScoringMethod.LISTWISE,),
@@ -69,7 +68,7 @@ def listwise_card(**changes: Any) -> ModelCard:
         "max_tokens": 500,
         "vocabulary_size": 402,
         "pools_spans": True,
-        "listwise": replace(PLAIN, **own),
+        "listwise": replace(PLAIN, **listwise),
     }
     return card(**fields | changes)
 
@@ -98,11 +97,11 @@ class Blocks(FakeWorker):
         """The texts of the last job's sequences."""
         tokens = self.jobs[-1].tokens
         ids = np.split(np.frombuffer(tokens.ids, dtype="<i4"), tokens.offsets[1:-1])
-        return [TOKENIZER.decode(each.tolist(), skip_special_tokens=False) for each in ids]
+        return [TOKENIZER.decode(sequence.tolist(), skip_special_tokens=False) for sequence in ids]
 
 
 def pipeline(worker: Blocks, **limits: Any) -> Pipeline:
-    return Pipeline(worker, Limits(**limits), ThreadPoolExecutor(1), ThreadPoolExecutor(1))
+    return pipeline_of(worker, Limits(**limits))
 
 
 async def rerank(worker: Blocks, query: str, documents: Sequence[str], **fields: Any) -> Reranked:

@@ -1,11 +1,13 @@
-"""Batches of streams beside one another: how many at once, and what is held for how long."""
+"""Batches of streams beside one another: how many at once, what is held, and how long a batch may take."""
 
 import asyncio
 import gc
+from dataclasses import replace
 
 import pytest
-from batches import Counted, batch, through
-from test_service import service
+from batches import HERE, Counted, batch, through
+from fakes import service
+from google.rpc.code_pb2 import Code
 
 from frontend_service.api.selvage_v1 import servicers
 from frontend_service.api.selvage_v1.codec import EmbedReply
@@ -15,6 +17,7 @@ from shared.caller import Caller
 from shared.errors import Overloaded, ResultTooLarge, SelvageError, WorkerUnavailable
 from shared.server.admission import Bounds
 from shared.server.calls import Calls
+from support.clockwork import in_no_time
 from support.references import eventually
 
 
@@ -48,8 +51,8 @@ async def test_streams_together_are_answered_half_of_what_may_be_at_once() -> No
 
     many = [batch(number, "a") for number in range(20)]
     slow = asyncio.create_task(through(embed, *many, frontend=frontend, write=wait))
-    found = await asyncio.gather(*(through(embed, *many, frontend=frontend) for _ in range(3)))
-    assert [len(replies) for replies in found] == [20] * 3
+    answers = await asyncio.gather(*(through(embed, *many, frontend=frontend) for _ in range(3)))
+    assert [len(replies) for replies in answers] == [20] * 3
     assert most == 4
     unread.set()
     await slow
@@ -90,15 +93,15 @@ async def test_nothing_of_a_batch_is_held_while_its_last_reply_waits(error: type
         return EmbedReply(EmbedResponse())
 
     def parts() -> list[object]:
-        return [each for each in gc.get_objects() if type(each) is servicers._BatchPart]
+        return [held for held in gc.get_objects() if type(held) is servicers._BatchPart]
 
-    held, others = list[int](), parts()  # those of other tests, which are kept, so that they are always as many
+    counts, others = list[int](), parts()  # those of other tests, which are kept, so that they are always as many
 
     async def write(_: bytes) -> None:
-        held.append(len(parts()) - len(others))
+        counts.append(len(parts()) - len(others))
 
     await through(embed, batch(1, *"abcd" if error is None else "a"), write=write)
-    assert held == ([1, 0] if error is None else [0])
+    assert counts == ([1, 0] if error is None else [0])
 
 
 async def test_abandoned_streams_leave_no_place_taken() -> None:
@@ -151,3 +154,47 @@ async def test_what_others_fill_is_told() -> None:
     replies = await through(Counted(at_once=0).embed, *(batch(number, "a") for number in range(5)))
     assert sorted(reply.id for reply in replies) == list(range(5))
     assert {reply.error.reason for reply in replies} == {"OVERLOADED"}
+
+
+TIMEOUT = 0.2
+"""Seconds of a call that brings no deadline."""
+
+
+class Queue:
+    """Computes one batch after the other, each so many seconds; tells how often each was begun."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._free = seconds, asyncio.Lock()
+        self.begun: list[str] = []
+
+    async def embed(self, request: EmbedRequest, size: int, caller: Caller) -> EmbedReply:
+        async with self._free:
+            self.begun.append(request.texts[0])
+            await asyncio.sleep(self._seconds)
+        return EmbedReply(EmbedResponse(model="m"))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "remaining", "codes"),
+    [
+        (0.05, None, {Code.OK}),
+        (0.15, TIMEOUT, {Code.OK, Code.DEADLINE_EXCEEDED}),
+        (10.0, None, {Code.DEADLINE_EXCEEDED}),
+    ],
+    ids=["others are answered", "the stream has a deadline", "nothing is answered"],
+)
+@in_no_time
+async def test_waiting_for_others_of_its_stream_is_not_held_against_a_batch(
+    seconds: float, remaining: float | None, codes: set[int]
+) -> None:
+    """The default time counts anew when another one is answered. A deadline of the caller's own stays."""
+    queue = Queue(seconds)
+    frontend = Frontend(service()[0], Calls(timeout=TIMEOUT))
+    told = await through(
+        queue.embed,
+        *(batch(number, str(number)) for number in range(12)),
+        frontend=frontend,
+        caller=replace(HERE, remaining=remaining),
+    )
+    assert sorted(reply.id for reply in told) == list(range(12))
+    assert {reply.error.code for reply in told} == codes

@@ -59,14 +59,7 @@ async def why(address: str, transport: WorkerTransport, host: str = NAME) -> str
 
 @pytest.fixture
 def ours(tmp_path: Path) -> Authority:
-    (tmp_path / "ours").mkdir()
-    return Authority(tmp_path / "ours")
-
-
-@pytest.fixture
-def theirs(tmp_path: Path) -> Authority:
-    (tmp_path / "theirs").mkdir()
-    return Authority(tmp_path / "theirs")
+    return Authority(tmp_path)
 
 
 async def test_another_name(start: Start, ours: Authority) -> None:
@@ -75,7 +68,9 @@ async def test_another_name(start: Start, ours: Authority) -> None:
     assert await why(address, WorkerTransport(ca=str(ours.file)), OTHER) == told
 
 
-async def test_another_authority(start: Start, ours: Authority, theirs: Authority) -> None:
+async def test_another_authority(start: Start, ours: Authority, tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    theirs = Authority(tmp_path / "theirs")
     address = await start(credentials(theirs.files("worker", NAME)))
     told = await why(address, WorkerTransport(ca=str(ours.file)))
     assert told.startswith(f"the certificate of the worker at {address} is not trusted: unable to get local issuer")

@@ -31,9 +31,9 @@ def test_windows_are_made_in_slices() -> None:
     bounds = [(2 * number, 2 * number + 1) for number in range(2000)]
     document = Document(text="a " * 2000, spans=bounds, entry="texts[0]", span_entry="spans[0]")
     slices = tokenizer.documents.tokenize([document], "", Truncation(), InputType.UNSPECIFIED, 999)
-    total, *told = slices
-    assert total == told[-1] == 1001 * 1002
-    assert max(after - before for before, after in pairwise([0, *told])) <= CHUNK_TOKENS + 1002
+    total, *ends = slices
+    assert total == ends[-1] == 1001 * 1002
+    assert max(after - before for before, after in pairwise([0, *ends])) <= CHUNK_TOKENS + 1002
 
 
 NORMALIZERS = {

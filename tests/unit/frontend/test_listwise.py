@@ -5,15 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from listwise_fakes import LATER, Blocks, D, Q, cosines, pipeline, rerank, score, scores_of, written
+from listwise_fakes import Blocks, D, Q, cosines, rerank, score, scores_of, written
 
 from frontend_service import postprocess
-from frontend_service.services.embed import EmbeddingService
-from frontend_service.workers.job_stream import KindBytes, ReplyCheck, WrongReply, expected_reply
-from selvage.v1 import embedding_pb2, vectors_pb2
+from frontend_service.workers.job_stream import ReplyCheck, WrongReply, expected_reply
+from selvage.v1 import vectors_pb2
 from shared.errors import InvalidInput, SelvageError, UnsupportedTask
 from shared.jobs import ChunkKind, JobResult, Rows
-from shared.vectors import Layout
 
 
 async def test_a_block_is_written_as_the_card_says() -> None:
@@ -31,15 +29,6 @@ async def test_a_block_is_written_as_the_card_says() -> None:
     assert np.allclose([value for _, value in reranked.ranking], np.sort(wanted)[::-1], atol=1e-6)
 
 
-async def test_more_documents_come_into_several_blocks() -> None:
-    """Their scores are those with the weighted mean of the query's rows."""
-    worker, documents = Blocks(), [f"word {number}" for number in range(8)]
-    answer = await score(worker, ["them"], documents)
-    assert worker.blocks == [written("them", documents[start : start + 3]) for start in (0, 3, 6)]
-    assert np.allclose(scores_of(answer), cosines(worker.rows), atol=1e-6)
-    assert answer.result.dense is None
-
-
 async def test_equal_documents_are_not_computed_once() -> None:
     worker = Blocks()
     answer = await score(worker, ["them", "words"], ["a", "a"])
@@ -47,13 +36,6 @@ async def test_equal_documents_are_not_computed_once() -> None:
     first, second = (cosines([rows]) for rows in worker.rows)
     assert first[0] != pytest.approx(first[1])
     assert np.allclose(scores_of(answer), [*first, *second], atol=1e-6)
-
-
-async def test_pairs_are_blocks_of_one_document() -> None:
-    worker = Blocks()
-    answer = await score(worker, ["them", "words"], ["a", "b"], layout=Layout.PAIRS)
-    assert worker.blocks == [written("them", ["a"]), written("words", ["b"])]
-    assert np.allclose(scores_of(answer), [cosines([rows])[0] for rows in worker.rows], atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -92,14 +74,6 @@ async def test_it_scores_in_one_way(error: type[SelvageError], field: str, field
     await rerank(Blocks(), "the", ["a"], method=vectors_pb2.SCORING_METHOD_LISTWISE)
 
 
-async def test_it_embeds_nothing() -> None:
-    from frontend_service.api.selvage_v1 import codec
-
-    asked = codec.embed_request_from_pb(embedding_pb2.EmbedRequest(texts=["a"]))
-    with pytest.raises(UnsupportedTask, match="not for EMBED"):
-        await EmbeddingService(pipeline(Blocks())).embed(asked, LATER)
-
-
 def test_rows_of_zeros_score_zero() -> None:
     """As in PyTorch; so do queries all of whose blocks have the weight 0."""
     nothing = np.zeros((4, 8), dtype="<f4")
@@ -121,14 +95,6 @@ def test_scores_take_little_memory_beside_the_rows() -> None:
     tracemalloc.stop()
     assert np.allclose(scores, cosines(np.split(data.astype(np.float64), len(sizes))), atol=1e-6)
     assert peak < len(rows.data) / 2
-
-
-async def test_a_reply_has_a_row_for_each_marker() -> None:
-    """Of the width that the card tells; nothing else is taken."""
-    worker = Blocks()
-    await score(worker, ["the"], ["a", "b"])
-    expected = expected_reply(worker.jobs[0], worker.served.card)
-    assert (expected.kinds, expected.dense) == ({ChunkKind.DENSE: KindBytes(3 * 8 * 4)}, 8)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from listwise_fakes import (
     pipeline,
     rerank,
     score,
-    scores_of,
     written,
 )
 
@@ -36,36 +35,23 @@ def sizes_by_the_code(query: int, documents: Sequence[int], room: int, most: int
     return sizes + [size] * (size > 0)
 
 
-@pytest.mark.parametrize("seed", range(4))
-async def test_no_block_is_longer_than_the_context(seed: int) -> None:
-    """Though the model's code counts the texts alone: here what stands around them is most of a block."""
-    chance = random.Random(seed)
-    most, limit = chance.randint(1, 9), chance.randint(150, 400)
-    worker = Blocks(block_documents=most, max_tokens=limit)
-    answer = await score(worker, ["the the"], [" the" * chance.randint(1, 20) for _ in range(40)])
-    assert len(scores_of(answer)) == 40
-    assert max(block.count(D) for block in worker.blocks) <= most
-    assert max(worker.jobs[0].tokens.lengths) <= limit
-
-
 @pytest.mark.parametrize("most", [3, 125])
 async def test_blocks_are_those_of_the_code_where_all_that_stands_around_fits(most: int) -> None:
     """Texts far below the limit of a document leave room for it; 3 documents are the most, or the context ends."""
     chance, worker = random.Random(1), Blocks(document_length=400, max_tokens=2000, block_documents=most)
     lengths = [chance.randint(100, 200) for _ in range(30)]
     await score(worker, ["the the"], [" the" * length for length in lengths])
-    told = [block.count(D) for block in worker.blocks]
-    assert told == sizes_by_the_code(len(TOKENIZER.encode("the the").ids), lengths, 2000, most, 400)
-    assert (max(told) > 3) == (most > 3)
+    counts = [block.count(D) for block in worker.blocks]
+    assert counts == sizes_by_the_code(len(TOKENIZER.encode("the the").ids), lengths, 2000, most, 400)
+    assert (max(counts) > 3) == (most > 3)
 
 
 async def test_long_texts_are_refused_or_cut() -> None:
     """Each to its own limit; usage tells tokens and cuts of the query and of each document."""
     worker, long = Blocks(), " the" * 25
-    for query, documents, field in (("the", ["a", long], "documents[1]"), (long, ["a"], "query")):
-        with pytest.raises(InputTooLong, match="truncate would cut it") as refused:
-            await rerank(worker, query, documents)
-        assert refused.value.field == field
+    with pytest.raises(InputTooLong, match="truncate would cut it") as refused:
+        await rerank(worker, long, ["a"])
+    assert refused.value.field == "query"
     reranked = await rerank(worker, long, ["a", long], truncate=True, max_tokens_per_document=5)
     assert worker.blocks == [written(" the" * 8, ["a", " the" * 5])]
     answer = reranked.answer
@@ -82,9 +68,9 @@ async def test_the_beginning_is_cut_where_a_request_says_so() -> None:
     await score(worker, ["the"], ["then 345 them"], document_cut=cut)
     assert worker.blocks == [written("the", [TOKENIZER.decode(TOKENIZER.encode("then 345 them").ids[-3:])])]
     await score(worker, ["the"], ["鯨" * 9], document_cut=Truncation(truncate=True, max_tokens=4))
-    kept = TOKENIZER.decode(TOKENIZER.encode("鯨" * 9).ids[:4])
-    assert "�" in kept
-    assert worker.blocks == [written("the", [kept])]
+    beginning = TOKENIZER.decode(TOKENIZER.encode("鯨" * 9).ids[:4])
+    assert "�" in beginning
+    assert worker.blocks == [written("the", [beginning])]
 
 
 async def test_a_document_that_fits_into_no_block_is_refused_by_name() -> None:
@@ -118,16 +104,20 @@ async def test_a_context_of_one_longest_document_holds_many_short_ones() -> None
     assert min(full) > 250
 
 
-@pytest.mark.parametrize("seed", range(36, 42))
+@pytest.mark.parametrize("seed", range(36, 40))
 async def test_texts_that_have_more_tokens_together_are_divided(seed: int) -> None:
-    """Blanks join what stands before them, and the rest of a letter reads as three bytes: none of it is an error."""
+    """Blanks join what stands before them, and the rest of a letter reads as three bytes: none of it is an error.
+
+    No block is longer than the context, though the model's code counts the texts alone.
+    """
     chance = random.Random(seed)
     most, limit = chance.randint(2, 9), chance.randint(200, 500)
     worker, pieces = Blocks(block_documents=most, max_tokens=limit), ["鯨", " the", "\n", "  ", "word", " ", "345"]
     documents = ["".join(chance.choices(pieces, k=chance.randint(1, 40))) for _ in range(40)]
     reranked = await rerank(worker, "".join(chance.choices(pieces, k=4)), documents, truncate=True)
     assert len(reranked.ranking) == 40
-    assert sum(block.count(D) for block in worker.blocks) == 40
+    counts = [block.count(D) for block in worker.blocks]
+    assert (sum(counts), max(counts) <= most) == (40, True)
     assert max(worker.jobs[0].tokens.lengths) <= limit
     wanted = cosines(worker.rows)
     assert [index for index, _ in reranked.ranking] == np.argsort(-wanted.astype("<f4"), kind="stable").tolist()
