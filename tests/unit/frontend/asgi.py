@@ -68,7 +68,7 @@ class Wide(Worker):
 
 
 @dataclass
-class Told:
+class Reply:
     """A reply, or none where nobody was answered."""
 
     status: int = 0
@@ -131,14 +131,14 @@ class HttpApi:
         leaves: asyncio.Event | None = None,
         reads: bool = True,
         abort: Callable[[], None] | None = None,
-    ) -> Told:
+    ) -> Reply:
         """`body`: bytes, or what is sent as JSON; `parts`: the same in pieces, with a `pause` between; the caller
         `leaves` when it is set, or `stays_silent`: sends all but the last part. Unless it `reads`, the connection must
         be ended by `abort`.
         """
         raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         coming = list(parts or [raw])
-        told = Told()
+        reply = Reply()
 
         async def receive() -> dict[str, Any]:
             if len(coming) > stays_silent:
@@ -150,11 +150,11 @@ class HttpApi:
 
         async def send(message: dict[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                told.status = message["status"]
-                told.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+                reply.status = message["status"]
+                reply.headers = {name.decode(): value.decode() for name, value in message["headers"]}
             else:
-                told.body += message["body"]
-                told.parts.append(len(message["body"]))
+                reply.body += message["body"]
+                reply.parts.append(len(message["body"]))
                 if not (reads or message["more_body"]):
                     await asyncio.Event().wait()
 
@@ -169,7 +169,7 @@ class HttpApi:
             "extensions": {ABORT: abort},
         }
         await self.app(scope, receive, send)
-        return told
+        return reply
 
 
 APIS: dict[str, HttpApi] = {}

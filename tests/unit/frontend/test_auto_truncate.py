@@ -122,13 +122,13 @@ async def test_a_body_that_does_not_say_likewise(path: str, body: dict[str, Any]
     assert (await REFUSING.ask(path, body)).status in (400, 413)
     assert (await CUTTING.ask(path, body)).status == 200
     if says_no:
-        told = await CUTTING.ask(path, body | says_no)
-        assert (told.status in (400, 413), b"the limit is 10" in told.body) == (True, True)
+        reply = await CUTTING.ask(path, body | says_no)
+        assert (reply.status in (400, 413), b"the limit is 10" in reply.body) == (True, True)
 
 
 async def test_a_body_that_is_cut_unless_it_says_no() -> None:
-    told = await CUTTING.ask("/v2/embed", {"texts": [LONG], "truncate": "NONE"})
-    assert (told.status, b"the limit is 10" in told.body) == (400, True)
+    reply = await CUTTING.ask("/v2/embed", {"texts": [LONG], "truncate": "NONE"})
+    assert (reply.status, b"the limit is 10" in reply.body) == (400, True)
 
 
 async def test_info_tells_which_it_is() -> None:

@@ -334,11 +334,11 @@ async def test_waiting_for_others_of_its_stream_is_not_held_against_a_batch(
         return EmbedReply(EmbedResponse())
 
     frontend = Frontend(service()[0], Calls(timeout=TIMEOUT))
-    told = await through(
+    replies = await through(
         embed,
         *(batch(number, str(number)) for number in range(12)),
         frontend=frontend,
         caller=replace(HERE, remaining=remaining),
     )
-    assert sorted(reply.id for reply in told) == list(range(12))
-    assert {reply.error.code for reply in told} == codes
+    assert sorted(reply.id for reply in replies) == list(range(12))
+    assert {reply.error.code for reply in replies} == codes

@@ -64,17 +64,17 @@ def ours(tmp_path: Path) -> Authority:
 
 async def test_another_name(start: Start, ours: Authority) -> None:
     address = await start(credentials(ours.files("worker", NAME)))
-    told = f"the certificate of the worker at {address} is not for {OTHER!r}, the name or address in --worker"
-    assert await why(address, WorkerTransport(ca=str(ours.file)), OTHER) == told
+    reason = f"the certificate of the worker at {address} is not for {OTHER!r}, the name or address in --worker"
+    assert await why(address, WorkerTransport(ca=str(ours.file)), OTHER) == reason
 
 
 async def test_another_authority(start: Start, ours: Authority, tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     theirs = Authority(tmp_path / "theirs")
     address = await start(credentials(theirs.files("worker", NAME)))
-    told = await why(address, WorkerTransport(ca=str(ours.file)))
-    assert told.startswith(f"the certificate of the worker at {address} is not trusted: unable to get local issuer")
-    assert "--worker-ca" in told
+    reason = await why(address, WorkerTransport(ca=str(ours.file)))
+    assert reason.startswith(f"the certificate of the worker at {address} is not trusted: unable to get local issuer")
+    assert "--worker-ca" in reason
 
 
 async def test_a_certificate_that_ended(start: Start, ours: Authority) -> None:

@@ -68,9 +68,9 @@ def test_it_is_the_message_that_protobuf_writes(
             )
         )
     assert EmbedResponse.FromString(reply.SerializeToString()) == expected
-    told = EmbedStreamResponse(id=2**40, start=3, more=True)
+    envelope = EmbedStreamResponse(id=2**40, start=3, more=True)
     in_stream = EmbedStreamResponse(id=2**40, start=3, more=True, response=expected)
-    assert EmbedStreamResponse.FromString(reply.serialize_in(told)) == in_stream
+    assert EmbedStreamResponse.FromString(reply.serialize_in(envelope)) == in_stream
 
 
 def test_rows_are_copied_once() -> None:

@@ -13,10 +13,10 @@ EMBED = "/v1/embeddings"
 
 async def test_every_reply_names_its_request(api: HttpApi) -> None:
     """By the caller's own id where it gave one; errors too. Numbers are as short as float32 allows."""
-    told = await api.ask(EMBED, {"input": "a"}, headers=[*JSON, ("x-request-id", "mine")])
-    assert told.headers["x-request-id"] == "mine"
-    assert "compute;dur=" in told.headers["server-timing"]
-    assert b"3.1," in told.body
+    reply = await api.ask(EMBED, {"input": "a"}, headers=[*JSON, ("x-request-id", "mine")])
+    assert reply.headers["x-request-id"] == "mine"
+    assert "compute;dur=" in reply.headers["server-timing"]
+    assert b"3.1," in reply.body
     assert len((await api.ask(EMBED, b"{")).headers["x-request-id"]) == 32
 
 
@@ -93,9 +93,9 @@ async def test_who_needs_a_key() -> None:
         assert (await api.ask(path)).status == 200
     for path in ("/v1/models", "/info", "/metrics"):
         assert (await api.ask(path)).status == 401
-    told = await api.ask(EMBED, {"input": "a"}, headers=[*JSON, ("authorization", "Bearer wrong")])
-    assert (told.status, told.headers["www-authenticate"]) == (401, "Bearer")
-    assert told.json["error"]["code"] == "invalid_api_key"
+    reply = await api.ask(EMBED, {"input": "a"}, headers=[*JSON, ("authorization", "Bearer wrong")])
+    assert (reply.status, reply.headers["www-authenticate"]) == (401, "Bearer")
+    assert reply.json["error"]["code"] == "invalid_api_key"
     right = [*JSON, ("authorization", "Bearer right")]
     assert (await api.ask(EMBED, {"input": "a"}, headers=right)).status == 200
     assert (await api.ask("/openapi.json")).json["security"] == [{"key": []}]
@@ -119,8 +119,8 @@ async def test_health_follows_the_models_and_the_drain(api: HttpApi, monkeypatch
     assert await statuses() == {503}
     assert (await api.ask("/v1/models")).status == 503
     api.calls.refuse()
-    told = await api.ask(EMBED, {"input": "a"})
-    assert (told.status, told.headers["retry-after"]) == (503, "1")
+    reply = await api.ask(EMBED, {"input": "a"})
+    assert (reply.status, reply.headers["retry-after"]) == (503, "1")
 
 
 async def test_what_the_api_tells_of_itself(api: HttpApi) -> None:

@@ -117,8 +117,8 @@ def test_a_body_that_is_mended_takes_no_more_memory_than_another() -> None:
     ],
 )
 async def test_every_path_reads_bodies_so(api: HttpApi, path: str, body: object) -> None:
-    told = await api.ask(path, b"\xef\xbb\xbf" + json.dumps(body).encode())
-    assert told.status == 200, told.body
+    reply = await api.ask(path, b"\xef\xbb\xbf" + json.dumps(body).encode())
+    assert reply.status == 200, reply.body
 
 
 @pytest.mark.parametrize("value", ["a.png", {"url": "x"}, 0, False, []])

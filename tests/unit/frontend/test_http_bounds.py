@@ -29,8 +29,8 @@ async def test_a_caller_who_leaves_cancels_its_job(api: HttpApi, worker: Worker)
     asking = asyncio.create_task(api.ask(EMBED, {"input": "a"}, leaves=leaves))
     await worker.reached.wait()
     leaves.set()
-    told = await asking
-    assert (told.status, worker.cancelled, api.seen) == (0, 1, [])
+    reply = await asking
+    assert (reply.status, worker.cancelled, api.seen) == (0, 1, [])
     assert api.calls.admission.requests == 0
     worker.go_on.set()
     assert (await api.ask(EMBED, {"input": "a"})).status == 200
@@ -101,8 +101,8 @@ def test_strings_that_never_end_are_passed_once(begins: str) -> None:
 async def test_a_caller_that_reads_slowly_is_let_go(worker: Worker) -> None:
     api = HttpApi(worker, Calls(timeout=600, bounds=Bounds(read_seconds=0.2)))
     aborted = asyncio.Event()
-    told = await api.ask(EMBED, {"input": ["a"] * 1500}, reads=False, abort=aborted.set)
-    assert told.status == 200
+    reply = await api.ask(EMBED, {"input": ["a"] * 1500}, reads=False, abort=aborted.set)
+    assert reply.status == 200
     assert aborted.is_set()
     assert api.calls.admission.size == 0
 
@@ -114,16 +114,16 @@ async def test_a_large_reply_counts_until_it_has_left(worker: Worker) -> None:
     assert (await api.ask(EMBED, asked)).status == 200
     assert api.calls.admission.size == 0
     held = api.calls.admission.hold_reply(64 * 1024)
-    told = await api.ask(EMBED, asked)
-    assert (told.status, told.json["error"]["type"]) == (429, "rate_limit_error")
+    reply = await api.ask(EMBED, asked)
+    assert (reply.status, reply.json["error"]["type"]) == (429, "rate_limit_error")
     assert api.seen[-1] == (f"POST {EMBED}", 429)
     held()
 
 
 async def test_megabytes_are_sent_in_parts() -> None:
     """A socket that is full would have all the rest copied."""
-    told = await HttpApi(Wide()).ask(EMBED, {"input": ["a", "b c"], "encoding_format": "base64"})
-    rows = [np.frombuffer(base64.b64decode(row["embedding"]), dtype="<f4") for row in told.json["data"]]
+    reply = await HttpApi(Wide()).ask(EMBED, {"input": ["a", "b c"], "encoding_format": "base64"})
+    rows = [np.frombuffer(base64.b64decode(row["embedding"]), dtype="<f4") for row in reply.json["data"]]
     assert (np.concatenate(rows) == np.arange(2 * 128 * 1024)).all()
-    assert (max(told.parts), told.parts[-1]) == (SENT_AT_ONCE, 0)
-    assert sum(told.parts) == int(told.headers["content-length"]) > 4 * SENT_AT_ONCE
+    assert (max(reply.parts), reply.parts[-1]) == (SENT_AT_ONCE, 0)
+    assert sum(reply.parts) == int(reply.headers["content-length"]) > 4 * SENT_AT_ONCE

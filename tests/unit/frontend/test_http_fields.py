@@ -15,7 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from asgi import JSON, HttpApi, Told, Worker
+from asgi import JSON, HttpApi, Reply, Worker
 from http_fields import hosted, tei, vllm
 from http_fields.field import Fate, Request
 
@@ -98,7 +98,7 @@ class Asking:
         self.worker = Model(**request.card)
         self.api = HttpApi(self.worker)
 
-    async def told(self, *fields: tuple[str, Any]) -> Told:
+    async def reply(self, *fields: tuple[str, Any]) -> Reply:
         """The reply to the body with these fields."""
         body = json.loads(json.dumps(self.request.body))
         for name, value in fields:
@@ -112,17 +112,17 @@ class Asking:
 
     async def outcome(self, *fields: tuple[str, Any]) -> tuple[int, Any, list[Any]]:
         """Status, reply and jobs, without what the clock says."""
-        told = await self.told(*fields)
-        content = told.json if told.headers["content-type"] == "application/json" else told.body
+        reply = await self.reply(*fields)
+        content = reply.json if reply.headers["content-type"] == "application/json" else reply.body
         if isinstance(content, dict):
             content.pop("created", None)
         names = ("work", "tokens", "prompt_lengths", "second_segments", "ranges", "priority")
-        return told.status, content, [[getattr(job, name) for name in names] for job in self.worker.jobs]
+        return reply.status, content, [[getattr(job, name) for name in names] for job in self.worker.jobs]
 
 
-def message_of(told: Told) -> tuple[str, str]:
+def message_of(reply: Reply) -> tuple[str, str]:
     """The message of an error in any shape, and the field that it names beside that, or again the message."""
-    error = told.json.get("error", told.json)
+    error = reply.json.get("error", reply.json)
     if isinstance(error, str):
         return error, error
     return error["message"], error.get("param") or error["message"]
@@ -144,9 +144,9 @@ async def test_fields_have_the_fates_that_the_table_tells(request_: Request, pat
         if field.name not in request_.body and "." not in field.name:
             assert await asking.outcome((field.name, None)) == plain, field.name
         if field.fate is Fate.REFUSED:
-            told = await asking.told(*field.beside, (field.name, field.value))
-            assert told.status in (400, 422), (field.name, told.body)
-            assert all(field.name.rpartition(".")[2] in words for words in message_of(told)), field.name
+            reply = await asking.reply(*field.beside, (field.name, field.value))
+            assert reply.status in (400, 422), (field.name, reply.body)
+            assert all(field.name.rpartition(".")[2] in words for words in message_of(reply)), field.name
             continue
         without = await asking.outcome(*field.beside) if field.beside else plain
         outcome = await asking.outcome(*field.beside, (field.name, field.value))

@@ -269,15 +269,15 @@ async def test_a_request_becomes_a_job_and_its_result_a_reply(
     path: str, body: Fields, card: Fields, expected: Fields
 ) -> None:
     api = api_of(**card)
-    told = await api.ask(path, body)
-    assert told.status == 200, told.body
+    reply = await api.ask(path, body)
+    assert reply.status == 200, reply.body
     for place, content in expected.items():
         if place == "sequences":
             assert words_of(api.worker.jobs[0].tokens) == content
         elif place.startswith("job."):
             assert attrgetter(place.removeprefix("job."))(api.worker.jobs[0]) == content
         else:
-            assert at(told.json, place) == content
+            assert at(reply.json, place) == content
 
 
 async def test_the_name_of_a_reply() -> None:
@@ -340,5 +340,5 @@ async def test_on_teis_paths_any_name_means_the_only_model(path: str, body: Fiel
         assert (await api_of(**changes).ask(path, body | {"model": name})).status == 200
     two = HttpApi(Two(**changes))
     assert (await two.ask(path, body | {"model": "fake"})).status == 200
-    told = await two.ask(path, body | {"model": "any"})
-    assert (told.status, "name one" in told.json["error"]) == (404, True)
+    reply = await two.ask(path, body | {"model": "any"})
+    assert (reply.status, "name one" in reply.json["error"]) == (404, True)

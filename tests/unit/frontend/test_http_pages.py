@@ -4,7 +4,7 @@ import re
 
 import pytest
 from asgi import HttpApi, Worker
-from wire import Response, post, refuses_strangers, serving, told
+from wire import Response, exchange, post, refuses_strangers, serving
 
 from frontend_service.api.http.app import Hosts
 from frontend_service.settings import FrontendSettings
@@ -21,7 +21,7 @@ def get(path: bytes, host: bytes = b"localhost", *lines: bytes, method: bytes = 
 async def ask(api: HttpApi, *asked: bytes) -> list[Response]:
     """A response to each, on a connection of its own."""
     async with serving(api) as address:
-        return [response for request in asked for response in await told(address, request)]
+        return [response for request in asked for response in await exchange(address, request)]
 
 
 async def one(api: HttpApi, asked: bytes) -> Response:
@@ -70,11 +70,11 @@ async def test_names_that_are_not_ours_are_refused(
 ) -> None:
     """On a port that only this machine reaches, a name can be only one that a web page has pointed here."""
     api = HttpApi(Worker(), hosts=Hosts.of(listen))
-    told_back = "host is '.+', and this port answers for this machine alone: localhost, 127.0.0.1"
+    wanted = "host is '.+', and this port answers for this machine alone: localhost, 127.0.0.1"
     responses = await ask(api, *(get(b"/v1/models", host) for host in (*ours, *others)))
     for host, response in zip((*ours, *others), responses, strict=True):
         assert response.status == (200 if host in ours else 421), host
-        assert host in ours or re.fullmatch(told_back, response.json["error"]["message"])
+        assert host in ours or re.fullmatch(wanted, response.json["error"]["message"])
 
 
 async def test_pages_load_nothing_from_other_hosts_and_browsers_guess_no_types() -> None:
@@ -102,12 +102,12 @@ async def test_a_preflight_needs_no_key(path: bytes, allowed: str) -> None:
     api = allows(allowed, "http://other.example", strict=True) if allowed != "*" else allows("*", strict=True)
     response = await one(api, get(path, b"localhost", PAGE, *ASKS_FIRST, method=b"OPTIONS"))
     assert response.status == 200
-    told_back = {name.removeprefix("access-control-"): value for name, value in response.headers.items()}
-    assert told_back["allow-origin"] == allowed
-    assert told_back["allow-methods"] == "GET, HEAD, POST"
-    assert told_back["allow-headers"] == "authorization,x-stainless-os"
+    headers = {name.removeprefix("access-control-"): value for name, value in response.headers.items()}
+    assert headers["allow-origin"] == allowed
+    assert headers["allow-methods"] == "GET, HEAD, POST"
+    assert headers["allow-headers"] == "authorization,x-stainless-os"
     assert "Origin" in response.headers["vary"]
-    assert "allow-credentials" not in told_back
+    assert "allow-credentials" not in headers
 
 
 @pytest.mark.parametrize(

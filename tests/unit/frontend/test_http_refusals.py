@@ -235,10 +235,10 @@ async def test_statuses_and_words_of_each_shape(path: str, body: object, status:
 async def test_what_is_refused_before_the_body_is_read(
     api: HttpApi, path: str, method: str, header: tuple[str, str], status: int
 ) -> None:
-    told = await api.ask(path, b"{}", method=method, headers=[*JSON, header] if header else JSON)
-    assert (told.status, "allow" in told.headers) == (status, status == 405), told.body
+    reply = await api.ask(path, b"{}", method=method, headers=[*JSON, header] if header else JSON)
+    assert (reply.status, "allow" in reply.headers) == (status, status == 405), reply.body
     if header:
-        assert told.json["error"]["message"]
+        assert reply.json["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from asgi import HttpApi, Wide, Worker
-from wire import AFTER, Response, post, refuses_strangers, responses, serving, statuses, told
+from wire import AFTER, Response, exchange, post, refuses_strangers, responses, serving, statuses
 
 from shared import security
 from shared.security import Fresh, Identity, identity
@@ -91,7 +91,7 @@ async def test_a_reply_of_megabytes_arrives_whole_and_the_connection_goes_on(tmp
     context = ssl.create_default_context(cafile=str(authority.file)) if secured else None
     body = json.dumps({"input": ["a", "b c"] * 4, "encoding_format": "base64"}).encode()
     async with serving(HttpApi(Wide()), shown) as address:
-        large, after = await told(address, post(body=body) + AFTER, tls=context)
+        large, after = await exchange(address, post(body=body) + AFTER, tls=context)
     rows = np.array([np.frombuffer(base64.b64decode(row["embedding"]), dtype="<f4") for row in large.json["data"]])
     assert rows.shape == (8, 128 * 1024)
     assert (np.diff(rows) == 1).all()
@@ -136,7 +136,7 @@ async def test_a_drain_answers_what_runs_and_closes_what_idles() -> None:
         idle[1].write(AFTER.replace(b"Connection: close\r\n", b""))
         assert await idle[0].readuntil(b"\r\n\r\n")
         worker.go_on.clear()
-        running = asyncio.create_task(told(address, post()))
+        running = asyncio.create_task(exchange(address, post()))
         await worker.reached.wait()
         asyncio.get_running_loop().call_later(0.3, worker.go_on.set)
     (answer,) = await running
@@ -149,7 +149,7 @@ async def test_a_drain_ends_with_its_time() -> None:
     worker = Worker()
     worker.go_on.clear()
     async with serving(HttpApi(worker)) as address:
-        running = asyncio.create_task(told(address, post()))
+        running = asyncio.create_task(exchange(address, post()))
         await worker.reached.wait()
     assert [answer.status for answer in await running] in ([], [500])
     assert worker.cancelled == 1

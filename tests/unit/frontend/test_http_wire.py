@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from asgi import HttpApi, Worker
-from wire import AFTER, BODY, PATH, chunked, post, refuses_strangers, responses, serving, statuses, told
+from wire import AFTER, BODY, PATH, chunked, exchange, post, refuses_strangers, responses, serving, statuses
 
 CLOSE = b"Connection: close"
 CHUNKED = b"Transfer-Encoding: chunked"
@@ -25,7 +25,7 @@ async def address() -> AsyncIterator[tuple[str, int]]:
 
 
 @pytest.mark.parametrize(
-    ("asked", "told_back"),
+    ("asked", "wanted"),
     [
         (b"GET /health HTTP/1.1\r\n\r\n", [400, 200]),
         (b"GET /health HTTP/1.1\r\n" + HOST + HOST + b"\r\n", [400, 200]),
@@ -71,11 +71,11 @@ async def address() -> AsyncIterator[tuple[str, int]]:
         ),
     ],
 )
-async def test_what_is_one_request(address: tuple[str, int], asked: bytes, told_back: list[int]) -> None:
+async def test_what_is_one_request(address: tuple[str, int], asked: bytes, wanted: list[int]) -> None:
     """Another one behind it is answered where it is clear that it is one; else the connection ends."""
-    replies = await told(address, asked + AFTER)
-    assert statuses(replies) == told_back
-    if asked.startswith(b"POST") and len(told_back) == 1:
+    replies = await exchange(address, asked + AFTER)
+    assert statuses(replies) == wanted
+    if asked.startswith(b"POST") and len(wanted) == 1:
         assert replies[0].headers["connection"] == "close"
 
 
@@ -91,7 +91,7 @@ async def test_what_is_one_request(address: tuple[str, int], asked: bytes, told_
 async def test_what_may_come_once_comes_once(lines: tuple[bytes, ...]) -> None:
     """Else others, in front, could have looked at the other one."""
     async with serving(HttpApi(Worker(), refuses_strangers())) as address:
-        (only,) = await told(address, post(CLOSE, *lines))
+        (only,) = await exchange(address, post(CLOSE, *lines))
         assert (only.status, "times" in only.json["error"]["message"]) == (400, True)
 
 
@@ -106,7 +106,7 @@ async def test_an_offered_upgrade_is_ignored(
     head, _, rest = whole.partition(b"\r\n\r\n")
     pieces = [head + b"\r\n\r\n", rest, AFTER]
     for parts, pause in (([whole + AFTER], 0.0), (pieces, 0.0), (pieces, 0.1)):
-        first, second = await told(address, *parts, pause=pause)
+        first, second = await exchange(address, *parts, pause=pause)
         assert (first.status, len(first.json["data"])) == (200, 2)
         assert (second.status, second.json["object"]) == (200, "list")
 
@@ -115,7 +115,7 @@ async def test_the_body_of_an_offer_is_no_request(address: tuple[str, int]) -> N
     """Though it spells one, and comes when the response could have been there."""
     spelt = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
     head = post(*H2C[:1], CLOSE, *H2C[1:], body=spelt).removesuffix(spelt)
-    (only,) = await told(address, head, spelt, pause=0.3)
+    (only,) = await exchange(address, head, spelt, pause=0.3)
     assert only.status == 400
     assert "the body is no JSON" in only.json["error"]["message"]
 
@@ -126,7 +126,7 @@ SPLIT = (
 
 
 async def test_every_byte_may_come_alone(address: tuple[str, int]) -> None:
-    assert statuses(await told(address, *(SPLIT[at : at + 1] for at in range(len(SPLIT))), pause=0.0)) == [200] * 4
+    assert statuses(await exchange(address, *(SPLIT[at : at + 1] for at in range(len(SPLIT))), pause=0.0)) == [200] * 4
 
 
 @pytest.mark.parametrize("headers", [(), (b"Authorization: Bearer wrong",)])
@@ -134,10 +134,12 @@ async def test_a_trailer_does_not_authenticate(headers: tuple[bytes, ...]) -> No
     async with serving(HttpApi(Worker(), refuses_strangers())) as address:
         for trailers, status in (((b"Authorization: Bearer right",), 401), ((), 401)):
             body = chunked(trailers=trailers)
-            assert statuses(await told(address, post(CLOSE, CHUNKED, *headers, body=body, framed=False))) == [status]
+            assert statuses(await exchange(address, post(CLOSE, CHUNKED, *headers, body=body, framed=False))) == [
+                status
+            ]
         body = chunked(trailers=(b"Authorization: Bearer wrong",))
         right = (CLOSE, CHUNKED, b"Authorization: Bearer right")
-        assert statuses(await told(address, post(*right, body=body, framed=False))) == [200]
+        assert statuses(await exchange(address, post(*right, body=body, framed=False))) == [200]
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.05])
@@ -155,14 +157,14 @@ async def test_a_trailer_is_no_header(address: tuple[str, int], pause: float) ->
     ):
         whole = post(CHUNKED, b"X-Request-Id: ours", body=chunked(trailers=[trailer]), framed=False)
         at = whole.index(trailer)
-        first, second = await told(address, whole[:at], whole[at:] + AFTER, pause=pause)
+        first, second = await exchange(address, whole[:at], whole[at:] + AFTER, pause=pause)
         assert (first.status, first.headers["x-request-id"], second.status) == (200, "ours", 200), trailer
 
 
 async def test_a_trailer_that_ends_the_connection_loses_no_response(address: tuple[str, int]) -> None:
     """Nothing is read behind it, and the response does not say that something would be."""
     asked = post(CHUNKED, body=chunked(trailers=[CLOSE]), framed=False)
-    (only,) = await told(address, asked + AFTER)
+    (only,) = await exchange(address, asked + AFTER)
     assert (only.status, only.headers["connection"]) == (200, "close")
 
 
@@ -179,7 +181,7 @@ async def test_broken_chunks_are_refused(address: tuple[str, int], body: bytes) 
     """Once, whether the request is being read by then or not."""
     whole = post(CHUNKED, body=body, framed=False)
     for pieces in ([whole + AFTER], [whole.removesuffix(body), body, AFTER]):
-        replies = await told(address, *pieces, pause=0.05)
+        replies = await exchange(address, *pieces, pause=0.05)
         assert statuses(replies) == [400]
         assert replies[0].headers["connection"] == "close"
 
@@ -198,7 +200,7 @@ async def test_who_asks_whether_to_send_is_told(address: tuple[str, int]) -> Non
 async def test_who_was_not_asked_to_send_ends_its_connection(address: tuple[str, int], path: bytes) -> None:
     """Its body may come or not: nothing that does is a request."""
     asked = post(b"Expect: 100-continue", b"Content-Encoding: gzip", path=path, body=AFTER)
-    (only,) = await told(address, asked.removesuffix(AFTER), AFTER, pause=0.1)
+    (only,) = await exchange(address, asked.removesuffix(AFTER), AFTER, pause=0.1)
     assert (only.status, only.headers["connection"]) == (415 if path == PATH else 404, "close")
 
 

@@ -143,9 +143,9 @@ async def test_requests_take_turns_chunk_by_chunk() -> None:
     await made.in_thread(lambda: None)  # behind the first chunk of each
     assert await made.in_chunks(chunks("c", 1)) == "c"
     assert order.index("c") < 30
-    told = await asyncio.gather(*running, return_exceptions=True)
-    assert told[:2] == ["a", "b"]
-    assert isinstance(told[2], ValueError)
+    outcomes = await asyncio.gather(*running, return_exceptions=True)
+    assert outcomes[:2] == ["a", "b"]
+    assert isinstance(outcomes[2], ValueError)
     assert (order.count("a"), order.count("b"), order.count("wrong")) == (40, 40, 1)
 
 

@@ -101,9 +101,9 @@ def test_labels_of_equal_scores_come_in_the_order_of_their_logits() -> None:
 def test_info_tells_our_own_bounds() -> None:
     """What we do not have is unset."""
     described = ModelDescription(card=card(), limits=Limits(), queued_tokens=1000)
-    told = codec.info_response_to_pb(described, requests=7, threads=3)
-    assert told == pb.InfoResponse(
-        version=told.version,
+    info = codec.info_response_to_pb(described, requests=7, threads=3)
+    assert info == pb.InfoResponse(
+        version=info.version,
         model_id="fake",
         model_dtype="float32",
         model_type=pb.MODEL_TYPE_EMBEDDING,

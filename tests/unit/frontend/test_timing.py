@@ -41,16 +41,16 @@ class Clock:
 
 
 class SlowWorker(FakeWorker):
-    """Its round trip takes 16 seconds on the clock; `told` of them are queue and compute."""
+    """Its round trip takes 16 seconds on the clock; `seconds` of them are queue and compute."""
 
     clock: Clock
-    told = (1.0, 4.0)
+    seconds = (1.0, 4.0)
 
     async def run(self, model: ServedModel, job: Job) -> JobResult:
         result = await super().run(model, job)
         self.clock.now += 16
         tokens = Rows(dimensions=8, data=np.ones((job.tokens.total, 8), dtype="<f4").tobytes())
-        queue, compute = self.told
+        queue, compute = self.seconds
         return replace(result, tokens=tokens, row_lengths=job.tokens.lengths, queue=queue, compute=compute)
 
 
@@ -108,5 +108,5 @@ async def test_every_reply_tells_what_went_beside_queue_and_compute(name: str, m
 async def test_no_time_is_negative() -> None:
     """The worker measures by its own clock, and may tell more than the round trip took."""
     service, worker = made(clock := Clock())
-    worker.clock, worker.told = clock, (10.0, 7.0)
+    worker.clock, worker.seconds = clock, (10.0, 7.0)
     assert (await times(service, "Embed"))["transfer"] == 0

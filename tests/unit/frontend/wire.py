@@ -56,7 +56,7 @@ def chunked(body: bytes = BODY, trailers: Sequence[bytes] = (), size: int = 5) -
     return b"".join((*lines, b"0\r\n", *(trailer + b"\r\n" for trailer in trailers), b"\r\n"))
 
 
-async def told(
+async def exchange(
     address: tuple[str, int], *pieces: bytes, pause: float = 0.0, tls: ssl.SSLContext | None = None
 ) -> list[Response]:
     """What comes back until the other side ends; `pieces` are sent with a `pause` between."""
