@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from fakes import FakeWorker, service
 from google.rpc.code_pb2 import Code
+from structlog.testing import capture_logs
 
 from frontend_service.api.selvage_v1 import codec, servicers
 from frontend_service.api.selvage_v1.codec import EmbedReply
@@ -141,7 +142,9 @@ async def test_a_bug_ends_its_batch_alone() -> None:
             raise ZeroDivisionError("a secret")
         return EmbedReply(EmbedResponse())
 
-    replies = {reply.id: reply for reply in await through(embed, batch(1, "good"), batch(2, "bad"), batch(3, "good"))}
+    with capture_logs():  # to print a trace takes a second
+        answers = await through(embed, batch(1, "good"), batch(2, "bad"), batch(3, "good"))
+    replies = {reply.id: reply for reply in answers}
     assert [replies[identity].WhichOneof("outcome") for identity in (1, 2, 3)] == ["response", "error", "response"]
     assert replies[2].error.code == Code.INTERNAL
     assert "secret" not in replies[2].error.message
@@ -151,7 +154,7 @@ async def test_a_bug_outside_of_batches_is_internal() -> None:
     async def write(reply: bytes) -> None:
         raise ZeroDivisionError("a secret")
 
-    with pytest.raises(Internal) as raised:
+    with pytest.raises(Internal) as raised, capture_logs():
         await through(Counted(at_once=1).embed, batch(1, "a"), write=write)
     assert "secret" not in str(raised.value)
 

@@ -1,7 +1,7 @@
 """The HTTP API: routes, replies, callers, errors, what it tells of itself. Without a port; see tests/e2e for one."""
 
 import pytest
-from asgi import JSON, HttpApi, Worker
+from asgi import JSON, HttpApi, Worker, api_of
 from structlog.testing import capture_logs
 from wire import refuses_strangers
 
@@ -60,12 +60,12 @@ async def test_what_a_worker_raises(
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings/", "//v1/embeddings", "/v1//embeddings", "//v1///embeddings//"])
-async def test_slashes_by_accident_change_no_path(api: HttpApi, path: str) -> None:
+async def test_slashes_by_accident_change_no_path(path: str) -> None:
     """As `base_url` with a slash at its end and a path with one at its start make them."""
-    assert (await api.ask(path, {"input": "a"})).json["data"][0]["index"] == 0
-    refused = await api.ask(path, {"input": []})
+    assert (await api_of().ask(path, {"input": "a"})).json["data"][0]["index"] == 0
+    refused = await api_of().ask(path, {"input": []})
     assert refused.json["error"]["param"] == "input"
-    assert (await api.ask(path, method="GET", body=b"{}")).headers["allow"] == "POST"
+    assert (await api_of().ask(path, method="GET", body=b"{}")).headers["allow"] == "POST"
 
 
 async def test_every_name_of_a_model_is_listed() -> None:

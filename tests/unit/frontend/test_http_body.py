@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 import pytest
-from asgi import HttpApi
+from asgi import api_of
 
 from frontend_service.api.http.fields import Body, refusing
 from shared.errors import InvalidInput
@@ -116,8 +116,8 @@ def test_a_body_that_is_mended_takes_no_more_memory_than_another() -> None:
         ("/score", {"text_1": "a", "text_2": "b", "truncate_prompt_tokens": 8.0, "model": None}),
     ],
 )
-async def test_every_path_reads_bodies_so(api: HttpApi, path: str, body: object) -> None:
-    reply = await api.ask(path, b"\xef\xbb\xbf" + json.dumps(body).encode())
+async def test_every_path_reads_bodies_so(path: str, body: object) -> None:
+    reply = await api_of().ask(path, b"\xef\xbb\xbf" + json.dumps(body).encode())
     assert reply.status == 200, reply.body
 
 

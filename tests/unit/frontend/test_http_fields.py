@@ -5,23 +5,17 @@
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from asgi import JSON, HttpApi, Reply, Worker
+from asgi import JSON, Reply, api_of
 from http_fields import hosted, tei, vllm
 from http_fields.field import Fate, Request
-
-from frontend_service.services.pipeline import ServedModel
-from shared.jobs import Encode, Job, JobResult, Rows, SparseRows
-from shared.vectors import OutputKind
 
 REQUESTS: tuple[Request, ...] = (*vllm.REQUESTS, *hosted.REQUESTS, *tei.REQUESTS)
 """Requests of all modules of `http_fields`."""
@@ -75,28 +69,12 @@ PAGE = Path(__file__).parents[3] / "docs" / "http-fields.md"
 HEADERS = (*JSON, ("x-request-id", "the-same"))
 
 
-class Model(Worker):
-    """A worker that has token vectors and sparse ones too, where a request asks for them."""
-
-    async def run(self, model: ServedModel, job: Job) -> JobResult:
-        result = await super().run(model, job)
-        outputs = job.work.outputs if isinstance(job.work, Encode) else frozenset()
-        if OutputKind.MULTI_VECTOR in outputs:
-            rows = np.ones((job.tokens.total, 8), dtype="<f4").tobytes()
-            return replace(result, tokens=Rows(dimensions=8, data=rows), row_lengths=tuple(job.tokens.lengths))
-        if OutputKind.SPARSE in outputs:
-            weights = SparseRows(lengths=(0,) * len(job.tokens), indices=b"", values=b"")
-            return replace(result, sparse=weights)
-        return result
-
-
 class Asking:
     """Asks an API of a request's own model on one of its paths."""
 
     def __init__(self, request: Request, path: str) -> None:
         self.request, self.path = request, path
-        self.worker = Model(**request.card)
-        self.api = HttpApi(self.worker)
+        self.api = api_of(**request.card)
 
     async def reply(self, *fields: tuple[str, Any]) -> Reply:
         """The reply to the body with these fields."""
@@ -107,7 +85,7 @@ class Asking:
             for key in outer:
                 place = place.setdefault(key, {})
             place[last] = value
-        self.worker.jobs.clear()
+        self.api.worker.jobs.clear()
         return await self.api.ask(self.path, body, headers=HEADERS)
 
     async def outcome(self, *fields: tuple[str, Any]) -> tuple[int, Any, list[Any]]:
@@ -117,15 +95,7 @@ class Asking:
         if isinstance(content, dict):
             content.pop("created", None)
         names = ("work", "tokens", "prompt_lengths", "second_segments", "ranges", "priority")
-        return reply.status, content, [[getattr(job, name) for name in names] for job in self.worker.jobs]
-
-
-def message_of(reply: Reply) -> tuple[str, str]:
-    """The message of an error in any shape, and the field that it names beside that, or again the message."""
-    error = reply.json.get("error", reply.json)
-    if isinstance(error, str):
-        return error, error
-    return error["message"], error.get("param") or error["message"]
+        return reply.status, content, [[getattr(job, name) for name in names] for job in self.api.worker.jobs]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +116,7 @@ async def test_fields_have_the_fates_that_the_table_tells(request_: Request, pat
         if field.fate is Fate.REFUSED:
             reply = await asking.reply(*field.beside, (field.name, field.value))
             assert reply.status in (400, 422), (field.name, reply.body)
-            assert all(field.name.rpartition(".")[2] in words for words in message_of(reply)), field.name
+            assert all(field.name.rpartition(".")[2] in words for words in reply.error), field.name
             continue
         without = await asking.outcome(*field.beside) if field.beside else plain
         outcome = await asking.outcome(*field.beside, (field.name, field.value))
@@ -156,7 +126,7 @@ async def test_fields_have_the_fates_that_the_table_tells(request_: Request, pat
 
 @pytest.mark.parametrize("path", sorted({*PATHS} - {"/rerank", *hosted.LLAMA_CPP[0].paths}))
 def test_every_field_of_ours_is_in_a_table(path: str) -> None:
-    route = next(route for route in HttpApi(Worker()).app.routes if route.path == path and route.method == "POST")
+    route = next(route for route in api_of().app.routes if route.path == path and route.method == "POST")
     ours = {
         field.encode_name
         for kind in (route.body_type, *route.other_body_types)

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from asgi import HttpApi, Worker
+from asgi import HttpApi, Worker, api_of
 from wire import Response, exchange, post, refuses_strangers, serving
 
 from frontend_service.api.http.app import Hosts
@@ -11,6 +11,7 @@ from frontend_service.settings import FrontendSettings
 
 CLOSE = b"Connection: close"
 PAGE = b"Origin: https://app.example"
+EMBED = b"/v1/embeddings"
 
 
 def get(path: bytes, host: bytes = b"localhost", *lines: bytes, method: bytes = b"GET") -> bytes:
@@ -21,32 +22,25 @@ def get(path: bytes, host: bytes = b"localhost", *lines: bytes, method: bytes = 
 async def ask(api: HttpApi, *asked: bytes) -> list[Response]:
     """A response to each, on a connection of its own."""
     async with serving(api) as address:
-        return [response for request in asked for response in await exchange(address, request)]
+        return [(await exchange(address, request))[0] for request in asked]
 
 
-async def one(api: HttpApi, asked: bytes) -> Response:
-    (response,) = await ask(api, asked)
-    return response
-
-
-@pytest.mark.parametrize("path", [b"/v1/embeddings", b"/v2/embed", b"/embed", b"/"])
-async def test_a_body_says_that_it_is_json(path: bytes) -> None:
+async def test_a_body_says_that_it_is_json() -> None:
     """What browsers send without asking first says something else, or nothing; the refusal says what to add."""
     asked = [
         post(CLOSE, *kind, path=path).replace(b"Content-Type: application/json\r\n", b"")
+        for path in (b"/v1/embeddings", b"/v2/embed", b"/embed", b"/")
         for kind in ((), (b"Content-Type: text/plain",), (b"Content-Type: ",))
     ]
-    responses = await ask(HttpApi(Worker()), *asked)
-    assert len(responses) == 3
-    for response in responses:
+    for response in await ask(api_of(), *asked):
         assert response.status == 415
         assert b"-H 'content-type: application/json'" in response.body
 
 
-@pytest.mark.parametrize("kind", [b"application/json; charset=utf-8", b"Application/JSON", b"application/ld+json"])
-async def test_kinds_of_json_are_json(kind: bytes) -> None:
-    asked = post(CLOSE).replace(b"application/json", kind)
-    assert (await one(HttpApi(Worker()), asked)).status == 200
+async def test_kinds_of_json_are_json() -> None:
+    kinds = (b"application/json; charset=utf-8", b"Application/JSON", b"application/ld+json")
+    responses = await ask(api_of(), *(post(CLOSE).replace(b"application/json", kind) for kind in kinds))
+    assert [response.status for response in responses] == [200] * 3
 
 
 OURS = (b"localhost", b"LocalHost:8080", b"localhost.:1", b"127.0.0.1:1", b"127.8.9.10", b"[::1]:8080", b"")
@@ -79,7 +73,7 @@ async def test_names_that_are_not_ours_are_refused(
 
 async def test_pages_load_nothing_from_other_hosts_and_browsers_guess_no_types() -> None:
     paths = (b"/", b"/docs", b"/openapi.json", b"/health", b"/none", b"/v1/models", b"/metrics")
-    for path, response in zip(paths, await ask(HttpApi(Worker()), *map(get, paths)), strict=True):
+    for path, response in zip(paths, await ask(api_of(), *map(get, paths)), strict=True):
         assert response.headers["x-content-type-options"] == "nosniff"
         if path in (b"/", b"/docs"):
             policy = response.headers["content-security-policy"]
@@ -95,63 +89,62 @@ def allows(*origins: str, strict: bool = False) -> HttpApi:
 ASKS_FIRST = (b"Access-Control-Request-Method: POST", b"Access-Control-Request-Headers: authorization,x-stainless-os")
 
 
-@pytest.mark.parametrize("path", [b"/v1/embeddings", b"/none", b"/health"])
 @pytest.mark.parametrize("allowed", ["https://app.example", "*"])
-async def test_a_preflight_needs_no_key(path: bytes, allowed: str) -> None:
+async def test_a_preflight_needs_no_key(allowed: str) -> None:
     """It tells what the page may send: our headers, and those that it asks for."""
     api = allows(allowed, "http://other.example", strict=True) if allowed != "*" else allows("*", strict=True)
-    response = await one(api, get(path, b"localhost", PAGE, *ASKS_FIRST, method=b"OPTIONS"))
-    assert response.status == 200
-    headers = {name.removeprefix("access-control-"): value for name, value in response.headers.items()}
-    assert headers["allow-origin"] == allowed
-    assert headers["allow-methods"] == "GET, HEAD, POST"
-    assert headers["allow-headers"] == "authorization,x-stainless-os"
-    assert "Origin" in response.headers["vary"]
-    assert "allow-credentials" not in headers
+    paths = (b"/v1/embeddings", b"/none", b"/health")
+    asked = (get(path, b"localhost", PAGE, *ASKS_FIRST, method=b"OPTIONS") for path in paths)
+    for response in await ask(api, *asked):
+        assert response.status == 200
+        assert response.headers["access-control-allow-origin"] == allowed
+        assert response.headers["access-control-allow-methods"] == "GET, HEAD, POST"
+        assert response.headers["access-control-allow-headers"] == "authorization,x-stainless-os"
+        assert "Origin" in response.headers["vary"]
+        assert "access-control-allow-credentials" not in response.headers
 
 
-@pytest.mark.parametrize(
-    ("asked", "status"),
-    [
-        (post(CLOSE, PAGE, b"Authorization: Bearer right"), 200),
-        (post(CLOSE, PAGE), 401),
-        (post(CLOSE, PAGE, b"Authorization: Bearer right", body=b"{"), 400),
-        (post(CLOSE, PAGE, b"Authorization: Bearer right", b"Content-Encoding: gzip"), 415),
-        (get(b"/none", b"localhost", PAGE), 404),
-        (get(b"/v1/embeddings", b"localhost", PAGE), 405),
-        (get(b"/v1/models", b"localhost", PAGE, b"Host: twice"), 400),
-    ],
-)
-async def test_replies_and_errors_are_shown_to_a_page_that_may_ask(asked: bytes, status: int) -> None:
-    response = await one(allows("https://app.example", strict=True), asked)
-    assert (response.status, response.headers["access-control-allow-origin"]) == (status, "https://app.example")
-    assert response.headers["vary"] == "Origin"
-    assert "retry-after" in response.headers["access-control-expose-headers"]
+async def test_replies_and_errors_are_shown_to_a_page_that_may_ask() -> None:
+    """That its key is wrong, too."""
+    key = b"Authorization: Bearer right"
+    asked = {
+        post(CLOSE, PAGE, key): 200,
+        post(CLOSE, PAGE): 401,
+        post(CLOSE, PAGE, key, body=b"{"): 400,
+        post(CLOSE, PAGE, key, b"Content-Encoding: gzip"): 415,
+        get(b"/none", b"localhost", PAGE): 404,
+        get(b"/v1/embeddings", b"localhost", PAGE): 405,
+        get(b"/v1/models", b"localhost", PAGE, b"Host: twice"): 400,
+    }
+    responses = await ask(allows("https://app.example", strict=True), *asked)
+    assert [response.status for response in responses] == [*asked.values()]
+    for response in responses:
+        assert response.headers["access-control-allow-origin"] == "https://app.example"
+        assert response.headers["vary"] == "Origin"
+        assert "retry-after" in response.headers["access-control-expose-headers"]
 
 
-@pytest.mark.parametrize(
-    "origin",
-    [
+async def test_other_pages_are_told_nothing() -> None:
+    origins = (
         b"Origin: https://evil.example",
         b"Origin: https://app.example.evil.example",
         b"Origin: http://app.example",
         b"Origin: https://app.example:8443",
         b"Origin: null",
         b"X-Origin: https://app.example",
-    ],
-)
-async def test_other_pages_are_told_nothing(origin: bytes) -> None:
+    )
     api = allows("https://app.example")
-    first = await one(api, get(b"/v1/embeddings", b"localhost", origin, *ASKS_FIRST, method=b"OPTIONS"))
-    second = await one(api, post(CLOSE, origin))
-    assert (first.status, second.status) == (405 if origin.startswith(b"X-") else 400, 200)
-    for response in (first, second):
+    firsts = await ask(api, *(get(EMBED, b"localhost", origin, *ASKS_FIRST, method=b"OPTIONS") for origin in origins))
+    seconds = await ask(api, *(post(CLOSE, origin) for origin in origins))
+    assert [response.status for response in firsts] == [400] * 5 + [405]
+    assert [response.status for response in seconds] == [200] * 6
+    for response in (*firsts, *seconds):
         assert "access-control-allow-origin" not in response.headers
         assert "Origin" in response.headers["vary"]
 
 
 async def test_without_the_setting_no_page_of_others_may_ask() -> None:
-    response = await one(HttpApi(Worker()), get(b"/embed", b"localhost", PAGE, *ASKS_FIRST, method=b"OPTIONS"))
+    (response,) = await ask(api_of(), get(b"/embed", b"localhost", PAGE, *ASKS_FIRST, method=b"OPTIONS"))
     assert (response.status, response.headers["allow"]) == (405, "POST")
     assert not [name for name in response.headers if name.startswith(("access-control", "vary"))]
 

@@ -146,7 +146,7 @@ async def test_a_broken_request_takes_no_answer_from_the_one_before_it(broken: b
 
 async def test_a_connection_that_was_refused_ends_when_it_idles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the body comes after the refusal, or drop by drop."""
-    monkeypatch.setattr(port, "IDLE_SECONDS", 1)
+    monkeypatch.setattr(port, "IDLE_SECONDS", 0.3)
     for length, drips in ((9, False), (10**9, True)):
         async with serving(HttpApi(Worker(), calls=refuses_strangers())) as address:
             reader, writer = await asyncio.open_connection(*address)

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 import pytest
-from asgi import JSON, HttpApi, api_of
+from asgi import JSON, api_of
 from http_fields.field import CLASSIFIER, CROSS_ENCODER, LONG
 
 from shared.vectors import OutputKind
@@ -233,9 +233,9 @@ async def test_statuses_and_words_of_each_shape(path: str, body: object, status:
     ],
 )
 async def test_what_is_refused_before_the_body_is_read(
-    api: HttpApi, path: str, method: str, header: tuple[str, str], status: int
+    path: str, method: str, header: tuple[str, str], status: int
 ) -> None:
-    reply = await api.ask(path, b"{}", method=method, headers=[*JSON, header] if header else JSON)
+    reply = await api_of().ask(path, b"{}", method=method, headers=[*JSON, header] if header else JSON)
     assert (reply.status, "allow" in reply.headers) == (status, status == 405), reply.body
     if header:
         assert reply.json["error"]["message"]
@@ -268,10 +268,10 @@ async def test_what_is_refused_before_the_body_is_read(
     ],
 )
 async def test_an_unknown_field_that_would_change_the_answer_is_refused(
-    api: HttpApi, path: str, body: dict[str, object], field: str, kin: str
+    path: str, body: dict[str, object], field: str, kin: str
 ) -> None:
     """It is told with what the path has of its kind. Null or empty it asks for nothing."""
-    reply = await api.ask(path, body)
+    reply = await api_of().ask(path, body)
     assert reply.status == (422 if "error_type" in reply.json else 400)
     named, _, known = reply.error[1].partition(" would change the answer, and is no field of this path, which has ")
     assert named == field
@@ -279,11 +279,11 @@ async def test_an_unknown_field_that_would_change_the_answer_is_refused(
     outer, _, inner = field.rpartition(".")
     assert "chat_template" not in known  # it is refused too
     for nothing in (None, {}, [], ""):
-        absent = await api.ask(path, body | ({outer: {inner: nothing}} if outer else {inner: nothing}))
+        absent = await api_of().ask(path, body | ({outer: {inner: nothing}} if outer else {inner: nothing}))
         assert field.encode() not in absent.body
     if not outer:
         spaced = json.dumps({**body, field: None}).replace("null", "{ }").encode()
-        assert field.encode() not in (await api.ask(path, spaced)).body
+        assert field.encode() not in (await api_of().ask(path, spaced)).body
 
 
 @pytest.mark.parametrize(
@@ -294,10 +294,10 @@ async def test_an_unknown_field_that_would_change_the_answer_is_refused(
         ("/embed", {"inputs": "a"}),
     ],
 )
-async def test_other_unknown_fields_are_ignored(api: HttpApi, path: str, body: dict[str, object]) -> None:
+async def test_other_unknown_fields_are_ignored(path: str, body: dict[str, object]) -> None:
     """Whatever they hold, since clients send fields of their own."""
     names = ("metadata", "topic", "stop", "dimmed", "taskId", "prompt_cache_key", "extra", "top_logprobs", "tags")
-    assert (await api.ask(path, body | {name: {"top_k": 3} for name in names})).status == 200
+    assert (await api_of().ask(path, body | {name: {"top_k": 3} for name in names})).status == 200
 
 
 @pytest.mark.parametrize(
@@ -315,12 +315,10 @@ async def test_other_unknown_fields_are_ignored(api: HttpApi, path: str, body: d
         ("/similarity", b'{"inputs": {"source_sentence": "a", "sentences": ["b", "TEXT"]}}', "inputs.sentences[1]"),
     ],
 )
-async def test_a_text_that_is_no_unicode_is_named_with_its_place(
-    api: HttpApi, path: str, body: bytes, place: str
-) -> None:
+async def test_a_text_that_is_no_unicode_is_named_with_its_place(path: str, body: bytes, place: str) -> None:
     surrogates = (b"b \\ud800", b"\\ud800 \\udc00", b"\\udc00 b", b"\\ud83d\\ude00\\ud83d", b"\\\\\\ud800")
     faults = dict.fromkeys(surrogates, "half of a surrogate pair, which is no text")
     for text, fault in {**faults, b"\xed\xa0\x80": "bytes that are no UTF-8"}.items():
-        reply = await api.ask(path, body.replace(b"TEXT", text))
+        reply = await api_of().ask(path, body.replace(b"TEXT", text))
         message = f"{place} has {fault}"
         assert (reply.status, reply.error) == (400, (place if "param" in str(reply.json) else message, message))

@@ -156,6 +156,7 @@ async def test_what_is_no_fault_of_a_message_ends_the_stream_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("room", [1, 3])
+@in_no_time
 async def test_a_stream_does_not_refuse_itself(room: int) -> None:
     """A message that finds no room is asked again when all before it are answered."""
     caller = Caller(*range(60))
