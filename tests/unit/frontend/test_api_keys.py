@@ -58,11 +58,11 @@ def test_a_key_tells_for_whom_it_is(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("secret", "asked", "served"),
+    ("secret", "priority", "served"),
     [(SEARCH, "bulk", "BULK"), (SEARCH, "interactive", "INTERACTIVE"), (BATCH, "interactive", "BULK")],
 )
-def test_metadata_can_only_make_it_less_urgent(path: Path, secret: str, asked: str, served: str) -> None:
-    assert ApiKeys(str(path)).identify(asking(secret, selvage_priority=asked)).priority == Priority[served]
+def test_metadata_can_only_make_it_less_urgent(path: Path, secret: str, priority: str, served: str) -> None:
+    assert ApiKeys(str(path)).identify(asking(secret, selvage_priority=priority)).priority == Priority[served]
 
 
 @pytest.mark.parametrize("header", ["", "Bearer ", "Bearer sv-wrong", "Basic c3Ytc2VhcmNo", f"Bearer {hashed(SEARCH)}"])
@@ -107,7 +107,7 @@ def test_the_file_is_read_again(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "words"),
     [
         ("keys = 3", "keys: "),
         ("[[keys]]\nname = 'a'", "keys.0.sha256: Field required"),
@@ -120,10 +120,10 @@ def test_the_file_is_read_again(path: Path) -> None:
         ("[[keys", "Expected"),
     ],
 )
-def test_a_file_that_makes_no_sense_is_refused(path: Path, text: str, told: str) -> None:
+def test_a_file_that_makes_no_sense_is_refused(path: Path, text: str, words: str) -> None:
     """The message names the entry and the field, and never quotes a value: it may be a key."""
     path.write_text(text)
-    with pytest.raises(ValueError, match=re.escape(told)) as refused:
+    with pytest.raises(ValueError, match=re.escape(words)) as refused:
         ApiKeys(str(path))
     assert SEARCH not in str(refused.value)
 

@@ -67,9 +67,9 @@ async def test_an_rpc_that_does_not_say_is_cut_where_the_setting_says_so(
 
     async def longest(limits: Limits, **said: bool) -> int:
         """Tokens of the longest sequence that the worker gets."""
-        worker, asked = Worker(**EVERYTHING), type(message)(**said)
-        asked.MergeFrom(message)
-        await attrgetter(ask)(frontend_of(worker, limits))(read(asked), RequestTerms.within(9))
+        worker, request = Worker(**EVERYTHING), type(message)(**said)
+        request.MergeFrom(message)
+        await attrgetter(ask)(frontend_of(worker, limits))(read(request), RequestTerms.within(9))
         return max(worker.jobs[0].tokens.lengths)
 
     assert await longest(AUTO) == await longest(Limits(), truncate=True) == 10

@@ -23,7 +23,7 @@ BYTES = some.binary(max_size=400)
 ROWS = some.none() | some.builds(Rows, dimensions=some.integers(1, 300), data=BYTES, scales=BYTES)
 
 
-def asked(data_type: DataType) -> EmbedRequest:
+def request_for(data_type: DataType) -> EmbedRequest:
     return EmbedRequest(texts=("a", "b"), outputs=(OutputKind.DENSE,), data_type=data_type, return_token_ids=True)
 
 
@@ -48,7 +48,7 @@ def test_it_is_the_message_that_protobuf_writes(
     """With and without either output, rows, scales and times; alone and in a stream's reply."""
     ids = bytes(range(8))
     result = JobResult(dense=dense, tokens=tokens, row_lengths=tuple(lengths), token_ids=ids)
-    reply = embed_response_to_pb(asked(data_type), answer(result))
+    reply = embed_response_to_pb(request_for(data_type), answer(result))
     reply.timing.CopyFrom(Timing(tokenize={"seconds": 3}))
     usage = Usage(prompt_tokens=3, token_counts=[2, 1], truncated=[False, True])
     expected = EmbedResponse(model="m", usage=usage, timing=reply.timing)

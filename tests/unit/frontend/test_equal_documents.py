@@ -57,7 +57,7 @@ def numbers(result: JobResult) -> np.ndarray:
     return np.frombuffer(result.scores, dtype="<f4")
 
 
-async def told(worker: Drifting, work: Any, some: TokenizedBatch) -> np.ndarray:
+async def asked_for_each(worker: Drifting, work: Any, some: TokenizedBatch) -> np.ndarray:
     """What the worker says where it is asked about every input, repeated or not."""
     return numbers(await worker.run(worker.served, Job(id=1, work=work, tokens=some.tokens)))
 
@@ -92,6 +92,6 @@ async def test_a_rerank_keeps_the_order_of_equal_documents(method: ScoringMethod
     assert len({score for place, score in reranked.ranking if place in EQUAL}) == 1
     assert [place for place, _ in reranked.ranking if place in EQUAL] == EQUAL
 
-    scores = (await told(worker, job.work, whole_request(worker, ["a"], method))).tolist()
+    scores = (await asked_for_each(worker, job.work, whole_request(worker, ["a"], method))).tolist()
     order = sorted(range(60), key=lambda place: -scores[place])
     assert [place for place in order if place in EQUAL] == EQUAL[::-1]

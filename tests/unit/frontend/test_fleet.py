@@ -72,9 +72,9 @@ async def test_a_worker_that_stood_by_and_is_gone_is_forgotten() -> None:
 
 async def test_a_model_answers_to_its_aliases() -> None:
     """Such as its whole hub id. What is refused, as is no name at all, tells the name that replies have."""
-    one = FakeWorker(id="bge", aliases=("BAAI/bge", "embedder"))
-    other = FakeWorker(b"2222", id="minilm", aliases=("small",), fingerprint="g")
-    async with World(one, other) as world:
+    first = FakeWorker(id="bge", aliases=("BAAI/bge", "embedder"))
+    second = FakeWorker(b"2222", id="minilm", aliases=("small",), fingerprint="g")
+    async with World(first, second) as world:
         await eventually(lambda: len(world.fleet._served) == 2)
         assert {world.fleet.model(name).card.id for name in ("bge", "BAAI/bge", "embedder")} == {"bge"}
         assert (await world.run(name="small")).scores == b"2222"
@@ -86,15 +86,15 @@ async def test_a_model_answers_to_its_aliases() -> None:
 
 async def test_an_alias_that_two_models_have_stands_for_neither() -> None:
     """Nor does it stand for the one that is left while the other is away; and an id is the model's whose id it is."""
-    one = FakeWorker(id="one", aliases=("embedder", "two"))
-    two = FakeWorker(b"2222", id="two", aliases=("embedder",), fingerprint="g")
-    async with World(one, two) as world:
+    first = FakeWorker(id="one", aliases=("embedder", "two"))
+    second = FakeWorker(b"2222", id="two", aliases=("embedder",), fingerprint="g")
+    async with World(first, second) as world:
         await eventually(lambda: len(world.fleet._served) == 2)
         for serving in ({"one", "two"}, {"one"}):
             await eventually(lambda serving=serving: {*world.fleet._served} == serving)  # type: ignore[misc]
             with pytest.raises(UnknownModel, match="may be any of one, two: name one"):
                 world.fleet.model("embedder")
-            two.load = Load(draining=True)
+            second.load = Load(draining=True)
         with pytest.raises(WorkerUnavailable):
             world.fleet.model("two")
 
@@ -119,45 +119,45 @@ async def test_an_alias_of_a_model_that_waits_is_not_answered_by_the_one_that_se
 
 async def test_a_worker_that_drains_and_has_left_its_name_still_answers() -> None:
     """A rolling restart: the address goes from DNS while jobs are under way."""
-    one, other = FakeWorker(), FakeWorker()
-    one.holds = asyncio.Event()
-    async with World(one, other) as world:
-        world.fleet._targets = [one.address]
+    first, second = FakeWorker(), FakeWorker()
+    first.holds = asyncio.Event()
+    async with World(first, second) as world:
+        world.fleet._targets = [first.address]
         await world.until(True)
         running = asyncio.ensure_future(world.run())
-        await one.reached.wait()
-        one.load = Load(draining=True)
+        await first.reached.wait()
+        first.load = Load(draining=True)
         await eventually(lambda: not world.fleet._served)
-        world.fleet._targets = [other.address]
-        await eventually(lambda: other.address in world.fleet._links)
+        world.fleet._targets = [second.address]
+        await eventually(lambda: second.address in world.fleet._links)
         await asyncio.sleep(0.1)
-        one.holds.set()
+        first.holds.set()
         assert (await running).scores == b"1234"
 
 
 async def test_a_job_that_a_worker_gives_back_goes_to_another() -> None:
     """It ends, and has not begun the job. If all workers do, the caller is told."""
-    one, other = FakeWorker(b"1111"), FakeWorker(b"2222")
+    first, second = FakeWorker(b"1111"), FakeWorker(b"2222")
     large = Job(id=9, work=Classify(), tokens=RaggedTokens.of([[1] * 100] * 100))
-    async with World(one, other) as world:
+    async with World(first, second) as world:
         await eventually(lambda: len(streams(world.fleet)) == 2)
-        one.fails = GivenBack("it ends")
+        first.fails = GivenBack("it ends")
         for job in (JOB, large):
             assert (await world.run(job)).scores == b"2222" * len(job.tokens)
-        other.fails = one.fails
+        second.fails = first.fails
         with pytest.raises(WorkerUnavailable, match="it ends"):
             await world.run()
 
 
 async def test_a_job_that_a_worker_stalled_with_goes_to_no_other() -> None:
     """It may have been the job that did it."""
-    one, other = FakeWorker(), FakeWorker()
-    one.fails = other.fails = WorkerUnavailable("stalled")
-    async with World(one, other) as world:
+    first, second = FakeWorker(), FakeWorker()
+    first.fails = second.fails = WorkerUnavailable("stalled")
+    async with World(first, second) as world:
         await eventually(lambda: len(streams(world.fleet)) == 2)
         with pytest.raises(WorkerUnavailable, match="stalled"):
             await world.run()
-        assert len(one.messages) + len(other.messages) == 1
+        assert len(first.messages) + len(second.messages) == 1
 
 
 FAILURES = [

@@ -110,11 +110,11 @@ async def test_a_caller_that_reads_slowly_is_let_go(worker: Worker) -> None:
 async def test_a_large_reply_counts_until_it_has_left(worker: Worker) -> None:
     """And is not sent where too much is held already."""
     api = HttpApi(worker, calls=Calls(timeout=600, bounds=Bounds(size=64 * 1024)))
-    asked = {"input": ["a"] * 1500}
-    assert (await api.ask(EMBED, asked)).status == 200
+    body = {"input": ["a"] * 1500}
+    assert (await api.ask(EMBED, body)).status == 200
     assert api.calls.admission.size == 0
     held = api.calls.admission.hold_reply(64 * 1024)
-    reply = await api.ask(EMBED, asked)
+    reply = await api.ask(EMBED, body)
     assert (reply.status, reply.json["error"]["type"]) == (429, "rate_limit_error")
     assert api.seen[-1] == (f"POST {EMBED}", 429)
     held()

@@ -5,6 +5,7 @@
 
 import json
 import sys
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -142,9 +143,9 @@ def page() -> str:
     """A table for each path as Markdown; paths with equal tables have one."""
     paths: dict[str, list[str]] = {}
     for path in PATHS:
-        requests = sorted((request for request in REQUESTS if path in request.paths), key=lambda one: one.original)
+        requests = sorted((request for request in REQUESTS if path in request.paths), key=attrgetter("original"))
         rows = [
-            f"| {request.original} | {_told(request, Fate.HONOURED)} | {_told(request, Fate.REFUSED)} |"
+            f"| {request.original} | {_with_fate(request, Fate.HONOURED)} | {_with_fate(request, Fate.REFUSED)} |"
             for request in requests
         ]
         others = ", ".join(f"`{name}` ({why})" for name, why in OURS.get(path, {}).items())
@@ -169,7 +170,7 @@ def page() -> str:
     )
 
 
-def _told(request: Request, fate: Fate) -> str:
+def _with_fate(request: Request, fate: Fate) -> str:
     """The fields of a request that have a fate, and what is to be said of them."""
     names: dict[str, list[str]] = {}
     for field in request.fields:

@@ -19,20 +19,20 @@ def get(path: bytes, host: bytes = b"localhost", *lines: bytes, method: bytes = 
     return b"\r\n".join((b"%b %b HTTP/1.1" % (method, path), b"Host: " + host, CLOSE, *lines, b"", b""))
 
 
-async def ask(api: HttpApi, *asked: bytes) -> list[Response]:
+async def ask(api: HttpApi, *requests: bytes) -> list[Response]:
     """A response to each, on a connection of its own."""
     async with serving(api) as address:
-        return [(await exchange(address, request))[0] for request in asked]
+        return [(await exchange(address, request))[0] for request in requests]
 
 
 async def test_a_body_says_that_it_is_json() -> None:
     """What browsers send without asking first says something else, or nothing; the refusal says what to add."""
-    asked = [
+    requests = [
         post(CLOSE, *kind, path=path).replace(b"Content-Type: application/json\r\n", b"")
         for path in (b"/v1/embeddings", b"/v2/embed", b"/embed", b"/")
         for kind in ((), (b"Content-Type: text/plain",), (b"Content-Type: ",))
     ]
-    for response in await ask(api_of(), *asked):
+    for response in await ask(api_of(), *requests):
         assert response.status == 415
         assert b"-H 'content-type: application/json'" in response.body
 
@@ -94,8 +94,8 @@ async def test_a_preflight_needs_no_key(allowed: str) -> None:
     """It tells what the page may send: our headers, and those that it asks for."""
     api = allows(allowed, "http://other.example", strict=True) if allowed != "*" else allows("*", strict=True)
     paths = (b"/v1/embeddings", b"/none", b"/health")
-    asked = (get(path, b"localhost", PAGE, *ASKS_FIRST, method=b"OPTIONS") for path in paths)
-    for response in await ask(api, *asked):
+    requests = (get(path, b"localhost", PAGE, *ASKS_FIRST, method=b"OPTIONS") for path in paths)
+    for response in await ask(api, *requests):
         assert response.status == 200
         assert response.headers["access-control-allow-origin"] == allowed
         assert response.headers["access-control-allow-methods"] == "GET, HEAD, POST"
@@ -107,7 +107,7 @@ async def test_a_preflight_needs_no_key(allowed: str) -> None:
 async def test_replies_and_errors_are_shown_to_a_page_that_may_ask() -> None:
     """That its key is wrong, too."""
     key = b"Authorization: Bearer right"
-    asked = {
+    requests = {
         post(CLOSE, PAGE, key): 200,
         post(CLOSE, PAGE): 401,
         post(CLOSE, PAGE, key, body=b"{"): 400,
@@ -116,8 +116,8 @@ async def test_replies_and_errors_are_shown_to_a_page_that_may_ask() -> None:
         get(b"/v1/embeddings", b"localhost", PAGE): 405,
         get(b"/v1/models", b"localhost", PAGE, b"Host: twice"): 400,
     }
-    responses = await ask(allows("https://app.example", strict=True), *asked)
-    assert [response.status for response in responses] == [*asked.values()]
+    responses = await ask(allows("https://app.example", strict=True), *requests)
+    assert [response.status for response in responses] == [*requests.values()]
     for response in responses:
         assert response.headers["access-control-allow-origin"] == "https://app.example"
         assert response.headers["vary"] == "Origin"

@@ -273,11 +273,11 @@ async def test_an_unknown_field_that_would_change_the_answer_is_refused(
     """It is told with what the path has of its kind. Null or empty it asks for nothing."""
     reply = await api_of().ask(path, body)
     assert reply.status == (422 if "error_type" in reply.json else 400)
-    named, _, known = reply.error[1].partition(" would change the answer, and is no field of this path, which has ")
+    named, _, fields = reply.error[1].partition(" would change the answer, and is no field of this path, which has ")
     assert named == field
-    assert kin in known.split(", ")
+    assert kin in fields.split(", ")
     outer, _, inner = field.rpartition(".")
-    assert "chat_template" not in known  # it is refused too
+    assert "chat_template" not in fields  # it is refused too
     for nothing in (None, {}, [], ""):
         absent = await api_of().ask(path, body | ({outer: {inner: nothing}} if outer else {inner: nothing}))
         assert field.encode() not in absent.body

@@ -25,7 +25,7 @@ async def address() -> AsyncIterator[tuple[str, int]]:
 
 
 @pytest.mark.parametrize(
-    ("asked", "wanted"),
+    ("raw", "wanted"),
     [
         (b"GET /health HTTP/1.1\r\n\r\n", [400, 200]),
         (b"GET /health HTTP/1.1\r\n" + HOST + HOST + b"\r\n", [400, 200]),
@@ -71,11 +71,11 @@ async def address() -> AsyncIterator[tuple[str, int]]:
         ),
     ],
 )
-async def test_what_is_one_request(address: tuple[str, int], asked: bytes, wanted: list[int]) -> None:
+async def test_what_is_one_request(address: tuple[str, int], raw: bytes, wanted: list[int]) -> None:
     """Another one behind it is answered where it is clear that it is one; else the connection ends."""
-    replies = await exchange(address, asked + AFTER)
+    replies = await exchange(address, raw + AFTER)
     assert statuses(replies) == wanted
-    if asked.startswith(b"POST") and len(wanted) == 1:
+    if raw.startswith(b"POST") and len(wanted) == 1:
         assert replies[0].headers["connection"] == "close"
 
 
@@ -163,8 +163,8 @@ async def test_a_trailer_is_no_header(address: tuple[str, int], pause: float) ->
 
 async def test_a_trailer_that_ends_the_connection_loses_no_response(address: tuple[str, int]) -> None:
     """Nothing is read behind it, and the response does not say that something would be."""
-    asked = post(CHUNKED, body=chunked(trailers=[CLOSE]), framed=False)
-    (only,) = await exchange(address, asked + AFTER)
+    raw = post(CHUNKED, body=chunked(trailers=[CLOSE]), framed=False)
+    (only,) = await exchange(address, raw + AFTER)
     assert (only.status, only.headers["connection"]) == (200, "close")
 
 
@@ -199,15 +199,15 @@ async def test_who_asks_whether_to_send_is_told(address: tuple[str, int]) -> Non
 @pytest.mark.parametrize("path", [PATH, b"/none"])
 async def test_who_was_not_asked_to_send_ends_its_connection(address: tuple[str, int], path: bytes) -> None:
     """Its body may come or not: nothing that does is a request."""
-    asked = post(b"Expect: 100-continue", b"Content-Encoding: gzip", path=path, body=AFTER)
-    (only,) = await exchange(address, asked.removesuffix(AFTER), AFTER, pause=0.1)
+    raw = post(b"Expect: 100-continue", b"Content-Encoding: gzip", path=path, body=AFTER)
+    (only,) = await exchange(address, raw.removesuffix(AFTER), AFTER, pause=0.1)
     assert (only.status, only.headers["connection"]) == (415 if path == PATH else 404, "close")
 
 
 async def test_a_reply_to_head_has_no_body(address: tuple[str, int]) -> None:
-    asked = b"HEAD /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    raw = b"HEAD /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
     reader, writer = await asyncio.open_connection(*address)
-    writer.write(asked + AFTER)
+    writer.write(raw + AFTER)
     raw = await reader.read()
     head, _, rest = raw.partition(b"\r\n\r\n")
     (second,) = responses(rest)

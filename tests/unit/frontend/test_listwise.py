@@ -106,13 +106,13 @@ class Blocks(FakeWorker):
 
 
 async def rerank(worker: Blocks, query: str, documents: Sequence[str], **fields: Any) -> Reranked:
-    asked = ranking_pb2.RerankRequest(query=query, documents=documents, **fields)
-    return await RankingService(pipeline_of(worker)).rerank(codec.rerank_request_from_pb(asked), LATER)
+    message = ranking_pb2.RerankRequest(query=query, documents=documents, **fields)
+    return await RankingService(pipeline_of(worker)).rerank(codec.rerank_request_from_pb(message), LATER)
 
 
 async def score(worker: Blocks, queries: Sequence[str], documents: Sequence[str], **fields: Any) -> Answer:
-    asked = ScoreRequest(queries=tuple(queries), documents=tuple(documents), **fields)
-    return await RankingService(pipeline_of(worker)).score(asked, LATER)
+    request = ScoreRequest(queries=tuple(queries), documents=tuple(documents), **fields)
+    return await RankingService(pipeline_of(worker)).score(request, LATER)
 
 
 def written(query: str, documents: Sequence[str], how: str = "") -> str:
@@ -374,7 +374,7 @@ async def test_rows_that_no_message_holds_are_refused_before_texts_are_read() ->
 async def test_all_blocks_count_against_the_tokens_of_a_request() -> None:
     worker = Blocks()
     ranking = RankingService(pipeline_of(worker, Limits(request_tokens=200)))
-    asked = ScoreRequest(queries=("the",) * 9, documents=("a",))
+    request = ScoreRequest(queries=("the",) * 9, documents=("a",))
     with pytest.raises(LimitExceeded, match="the limit is 200"):
-        await ranking.score(asked, LATER)
+        await ranking.score(request, LATER)
     assert not worker.jobs

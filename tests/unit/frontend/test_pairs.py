@@ -63,8 +63,8 @@ def test_pairs_are_cut_on_the_side_that_the_tokenizer_would_cut(
     tokenizer.no_padding()
     tokenizer.enable_truncation(limit, strategy="longest_first", direction=side.name.lower())
     expected = tokenizer.encode(first, second).ids
-    for usual, asked in ((side, None), (TruncationSide.LEFT, side), (TruncationSide.RIGHT, side)):
-        cut = Truncation(truncate=True, side=asked)
+    for usual, chosen in ((side, None), (TruncationSide.LEFT, side), (TruncationSide.RIGHT, side)):
+        cut = Truncation(truncate=True, side=chosen)
         batch = pairs([first], [second], cut=cut, max_tokens=limit, truncation_side=usual)
         assert words_of(batch.tokens) == [" ".join(WORDS[number] for number in expected)]
 

@@ -203,10 +203,10 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize(("files", "told", "why"), LIES.values(), ids=LIES)
-def test_files_that_do_not_fit_are_refused(files: dict[str, bytes], told: QueryRoute, why: str) -> None:
+@pytest.mark.parametrize(("files", "query_route", "why"), LIES.values(), ids=LIES)
+def test_files_that_do_not_fit_are_refused(files: dict[str, bytes], query_route: QueryRoute, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        read_files(FILES | files, card(**sparse_card(query_route=told)))
+        read_files(FILES | files, card(**sparse_card(query_route=query_route)))
 
 
 def remote() -> FakeRemoteWorker:

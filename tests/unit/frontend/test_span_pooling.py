@@ -28,7 +28,7 @@ async def embed(worker: FakeWorker, limits: Limits | None = None, **fields: Any)
     return await EmbeddingService(pipeline_of(worker, limits)).embed(request, LATER)
 
 
-def told(answer: Answer) -> list[list[int]]:
+def numbers_of(answer: Answer) -> list[list[int]]:
     """What the fake worker says of each row: the first token of its sequence, where its range starts and ends."""
     assert answer.result.dense is not None
     return np.frombuffer(answer.result.dense.data, dtype="<f4").reshape(-1, 8)[:, :3].astype(int).tolist()
@@ -39,7 +39,7 @@ async def test_chunks_become_one_sequence_with_a_range_each() -> None:
     worker = FakeWorker(card(**ABLE, prompts={"passage": "passage : "}, max_tokens=20))
     answer = await embed(worker, texts=["a b ", "c", " d e f"], late_chunking=True, prompt_name="passage")
     assert words_of(worker.jobs[-1].tokens) == ["[CLS] passage : a b c d e f [SEP]"]
-    assert [row[1:] for row in told(answer)] == [[0, 5], [5, 6], [6, 10]]
+    assert [row[1:] for row in numbers_of(answer)] == [[0, 5], [5, 6], [6, 10]]
     assert answer.token_counts == (5, 1, 4)
     assert answer.tokens.total == 10
 
@@ -47,11 +47,11 @@ async def test_chunks_become_one_sequence_with_a_range_each() -> None:
 async def test_equal_texts_with_equal_spans_are_computed_once() -> None:
     """With other spans they are another input; every span has its own row, in the order of the request."""
     worker = FakeWorker(card(**ABLE))
-    one, other = spans((0, 1), (2, 3)), spans((2, 3))
-    answer = await embed(worker, texts=["a b", "c d", "a b", "a b"], spans=[one, other, one, other])
+    both, last = spans((0, 1), (2, 3)), spans((2, 3))
+    answer = await embed(worker, texts=["a b", "c d", "a b", "a b"], spans=[both, last, both, last])
     assert words_of(worker.jobs[-1].tokens) == ["[CLS] a b [SEP]", "[CLS] c d [SEP]", "[CLS] a b [SEP]"]
     a, c = WORDS.index("a"), WORDS.index("c")
-    assert told(answer) == [[a, 1, 2], [a, 2, 3], [c, 2, 3], [a, 1, 2], [a, 2, 3], [a, 2, 3]]
+    assert numbers_of(answer) == [[a, 1, 2], [a, 2, 3], [c, 2, 3], [a, 1, 2], [a, 2, 3], [a, 2, 3]]
 
 
 async def test_spans_of_windows_come_back_in_the_order_of_the_request() -> None:
@@ -61,7 +61,7 @@ async def test_spans_of_windows_come_back_in_the_order_of_the_request() -> None:
     answer = await embed(worker, texts=[text], spans=[spans((16, 19), (0, 3), (10, 15), (0, 1))], window_overlap=1)
     assert words_of(worker.jobs[-1].tokens) == ["[CLS] a b c d [SEP]", "[CLS] e f g h [SEP]", "[CLS] h i j [SEP]"]
     a, e, h = (WORDS.index(letter) for letter in "aeh")
-    assert told(answer) == [[h, 2, 4], [a, 1, 3], [e, 2, 5], [a, 1, 2]]
+    assert numbers_of(answer) == [[h, 2, 4], [a, 1, 3], [e, 2, 5], [a, 1, 2]]
 
 
 PLAIN = "a b c d e f"

@@ -39,7 +39,7 @@ class Caller:
 
     def __init__(self, *numbers: int, bounds: Bounds = ROOMY, size: int = 1) -> None:
         self.numbers, self.taken, self.size = numbers, 0, size
-        self.asked, self.replies = list[int](), list[int]()
+        self.begun, self.replies = list[int](), list[int]()
         self.more = asyncio.Event()
         self.more.set()
         self.holds: dict[int, asyncio.Event] = {}
@@ -59,7 +59,7 @@ class Caller:
 
     async def answer(self, message: pb.DecodeRequest, size: int, caller: Named) -> pb.DecodeResponse:
         (number,) = message.ids
-        self.asked.append(number)
+        self.begun.append(number)
         if self.under_way >= self.room:
             raise Overloaded("full", retry_after=1.0)
         self.under_way += 1
@@ -105,7 +105,7 @@ async def test_every_message_is_answered_once_and_in_order() -> None:
     """Many at a time; one that comes alone is not kept waiting."""
     caller = Caller(*range(400))
     await caller.run()
-    assert caller.replies == caller.asked == list(range(400))
+    assert caller.replies == caller.begun == list(range(400))
     assert caller.most_under_way > 10
     alone = Caller(7)
     alone.more.clear()
@@ -205,7 +205,7 @@ async def test_a_large_message_does_not_wait_in_memory() -> None:
     other = Caller(1, 2, 3, bounds=Bounds(size=2 * REQUEST_BYTES), size=REQUEST_BYTES + 1)
     with other.admission.stream(), other.admission.hold(REQUEST_BYTES), pytest.raises(Overloaded):
         await other.run()
-    assert (other.asked, other.admission.size) == ([], 0)
+    assert (other.begun, other.admission.size) == ([], 0)
 
 
 async def test_streams_together_answer_half_of_what_may_be_answered() -> None:

@@ -27,10 +27,10 @@ LETTERS = st.lists(st.sampled_from("abcdef"), max_size=20)
 def test_the_models_own_end_is_cut_where_a_request_names_none(usual: TruncationSide) -> None:
     """What the card says, which a request goes over."""
     tokenization = ModelTokenizer(tokenizer_json(), card(truncation_side=usual))
-    for asked in (None, *TruncationSide):
-        cut = Truncation(truncate=True, side=asked, max_tokens=4)
+    for chosen in (None, *TruncationSide):
+        cut = Truncation(truncate=True, side=chosen, max_tokens=4)
         tokenized = tokenization.texts(["a b c d"], "", cut, "texts[{}]")
-        left = "a b" if (asked or usual) is TruncationSide.RIGHT else "c d"
+        left = "a b" if (chosen or usual) is TruncationSide.RIGHT else "c d"
         assert words_of(tokenized.tokens) == [f"[CLS] {left} [SEP]"]
 
 
@@ -110,11 +110,11 @@ def test_a_limit_that_a_setting_lowered_is_named_with_it(tokenize: Callable[[], 
         tokenize()
 
 
-@pytest.mark.parametrize(("asked", "error"), [(11, LimitExceeded), (1, InvalidInput)])
-def test_a_limit_can_only_be_lowered_and_must_leave_room(asked: int, error: type[Exception]) -> None:
+@pytest.mark.parametrize(("limit", "error"), [(11, LimitExceeded), (1, InvalidInput)])
+def test_a_limit_can_only_be_lowered_and_must_leave_room(limit: int, error: type[Exception]) -> None:
     """max_tokens over the model's, or under the special tokens."""
     with pytest.raises(error, match="max_tokens"):
-        TokenLimits(card(), added=2).resolve(Truncation(max_tokens=asked))
+        TokenLimits(card(), added=2).resolve(Truncation(max_tokens=limit))
 
 
 @pytest.mark.parametrize(
@@ -171,10 +171,12 @@ def test_the_default_prompt_serves_where_nothing_is_said() -> None:
 
 
 def test_an_unknown_prompt_tells_which_there_are() -> None:
+    """A long name is clipped: an error travels as metadata, which has little room."""
     with pytest.raises(UnsupportedTask, match="it has passage, query"):
         PROMPTED.prompt(PromptChoice(name="legal"))
-    with pytest.raises(UnsupportedTask, match="it has none"):
-        PLAIN.prompt(PromptChoice(name="legal"))
+    with pytest.raises(UnsupportedTask, match="it has none") as raised:
+        PLAIN.prompt(PromptChoice(name="x" * 10_000))
+    assert len(raised.value.message) < 200
 
 
 def test_a_prompt_left_out_of_pooling_is_counted_without_its_closing_token() -> None:

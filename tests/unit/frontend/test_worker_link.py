@@ -10,7 +10,14 @@ from structlog.testing import capture_logs
 
 from frontend_service.workers.fleet import Fleet
 from frontend_service.workers.job_stream import WrongReply
-from frontend_service.workers.link import FIRST_ASIDE, LONGEST_ASIDE, SETTLED_SECONDS, LinkLog, OutlierDetection
+from frontend_service.workers.link import (
+    FAILURES,
+    FIRST_ASIDE,
+    LONGEST_ASIDE,
+    SETTLED_SECONDS,
+    LinkLog,
+    OutlierDetection,
+)
 from selvage.worker.v1 import worker_pb2 as pb
 from shared import value_codec as codec
 from shared.errors import Internal, InvalidInput, Overloaded, SelvageError, WorkerUnavailable
@@ -195,3 +202,13 @@ def test_jobs_that_fail_together_set_it_aside_once() -> None:
     worker = OutlierDetection()
     assert [worker.set_aside(now) for now in (0.0, 0.1, 0.9)] == [1, 0, 0]
     assert not worker.is_aside(1.0)
+
+
+def test_failures_in_a_row_make_a_suspect_until_a_job_is_answered() -> None:
+    worker = OutlierDetection()
+    for failures, suspected in ((FAILURES - 1, False), (FAILURES - 1, False), (FAILURES, True)):
+        for _ in range(failures):
+            worker.failed()
+        assert worker.suspected is suspected
+        worker.answered()
+        assert not worker.suspected
