@@ -9,7 +9,7 @@ from frontend_service.domain.limits import Limits
 from frontend_service.services.pipeline import Pipeline, ServedModel, Workers
 from frontend_service.tokenizing.tokenizer import ModelTexts, ModelTokenizer
 from shared.card import ModelCard
-from shared.errors import UnknownModel
+from shared.errors import UnknownModel, WorkerUnavailable
 from shared.jobs import Classify, Job, JobResult, MaxSim, RaggedTokens, Rows, Score
 from shared.vectors import OutputKind, ScoringMethod
 
@@ -76,6 +76,7 @@ class FakeWorker:
             queued_tokens=1000,
         )
         self.jobs: list[Job] = []
+        self.is_gone = False
 
     def model(self, name: str) -> ServedModel:
         if name not in ("", *self.served.card.names):
@@ -83,6 +84,8 @@ class FakeWorker:
         return self.served
 
     def models(self) -> tuple[ServedModel, ...]:
+        if self.is_gone:
+            raise WorkerUnavailable("no worker")
         return (self.served,)
 
     async def run(self, model: ServedModel, job: Job) -> JobResult:

@@ -101,7 +101,7 @@ async def test_who_needs_a_key() -> None:
     assert (await api.ask("/openapi.json")).json["security"] == [{"key": []}]
 
 
-async def test_health_follows_the_models_and_the_drain(api: HttpApi, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_health_follows_the_models_and_the_drain(api: HttpApi, worker: Worker) -> None:
     """A drain refuses new calls, too."""
 
     async def statuses() -> set[int]:
@@ -112,10 +112,7 @@ async def test_health_follows_the_models_and_the_drain(api: HttpApi, monkeypatch
     assert await statuses() == {503}
     api.draining = False
 
-    def none() -> None:
-        raise WorkerUnavailable("no worker")
-
-    monkeypatch.setattr(api.frontend.models, "cards", none)
+    worker.is_gone = True
     assert await statuses() == {503}
     assert (await api.ask("/v1/models")).status == 503
     api.calls.refuse()

@@ -7,8 +7,8 @@ import pytest
 
 from frontend_service.api.streams import REQUESTS, UNWRITTEN_BYTES, NotRead, Replies, TwoWayStream
 from shared.errors import InvalidInput, WorkerUnavailable
-from shared.server import admission as streams
-from shared.server.admission import Admission, Bounds, OpenStream
+from shared.server.admission import LIFETIME, Admission, Bounds, OpenStream
+from support.clockwork import in_no_time
 
 ROOMY = Bounds()
 
@@ -167,11 +167,11 @@ async def test_a_drain_answers_what_was_read_and_reads_no_more() -> None:
         await caller.run()
 
 
-async def test_a_stream_ends_before_its_connection_must(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "LIFETIME", 0.05)
+@in_no_time
+async def test_a_stream_ends_before_its_connection_must() -> None:
     caller = Caller(1)
     caller.more.clear()
-    with pytest.raises(WorkerUnavailable, match=r"the stream is 0\.05 s old; go on in another one"):
+    with pytest.raises(WorkerUnavailable, match=f"the stream is {LIFETIME:g} s old; go on in another one"):
         await caller.run()
     assert [reply[0] for reply in caller.replies] == [1]
 
