@@ -112,6 +112,15 @@ class World:
         self.patch = pytest.MonkeyPatch()
         self.fleet = Fleet([worker.address for worker in workers], ThreadPoolExecutor(1), self.changes.put, pins=pins)
 
+    def retarget(self, *workers: FakeWorker) -> None:
+        """From now on names stand for the addresses of these."""
+        self.fleet._targets = [worker.address for worker in workers]
+
+    @property
+    def addresses(self) -> set[str]:
+        """The addresses that there are links to."""
+        return {*self.fleet._links}
+
     async def until(self, ready: bool) -> None:
         """Returns when the fleet tells so."""
         while await self.changes.get() is not ready:

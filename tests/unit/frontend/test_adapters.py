@@ -65,7 +65,7 @@ async def test_two_adapters_of_one_name_are_not_mixed() -> None:
     first, second = worker(b"1111", one="print-1"), worker(b"2222", one="print-2")
     async with World(first) as world:
         await world.until(True)
-        world.fleet._targets = [first.address, second.address]
+        world.retarget(first, second)
         await second.server.start()
         await eventually(lambda: world.fleet.workers == {"fake": 2, "one": 2})
         assert {(await world.run(JOB, "one")).scores for _ in range(10)} == {b"1111"}
@@ -99,7 +99,7 @@ async def test_a_worker_with_other_weights_is_not_used_though_it_is_first() -> N
             refusal = f"its fake has the fingerprint {OTHER}, --fingerprint is {WANTED}"
             with pytest.raises(WorkerUnavailable, match=refusal):
                 world.fleet.model("fake")
-            world.fleet._targets = [other.address, wanted.address]
+            world.retarget(other, wanted)
             await wanted.server.start()
             await world.until(True)
             assert {(await world.run()).scores for _ in range(10)} == {b"2222"}

@@ -44,7 +44,7 @@ async def test_another_model_waits_for_the_last_worker_of_the_first() -> None:
     first, second = FakeWorker(b"1111"), FakeWorker(b"2222", fingerprint="another")
     async with World(first) as world:
         await world.until(True)
-        world.fleet._targets = [first.address, second.address]
+        world.retarget(first, second)
         await second.server.start()
         await eventually(lambda: second.fetched > 0)
         old = world.fleet.model("")
@@ -61,12 +61,12 @@ async def test_a_worker_that_stood_by_and_is_gone_is_forgotten() -> None:
     first, second = FakeWorker(b"1111"), FakeWorker(b"2222", fingerprint="another")
     async with World(first) as world:
         await world.until(True)
-        world.fleet._targets = [first.address, second.address]
+        world.retarget(first, second)
         await second.server.start()
         await eventually(lambda: len(world.fleet._standby) == 1)
         await second.server.stop(0)
-        world.fleet._targets = [first.address]
-        await eventually(lambda: second.address not in world.fleet._links)
+        world.retarget(first)
+        await eventually(lambda: second.address not in world.addresses)
         assert world.fleet._standby == set()
 
 
@@ -75,7 +75,7 @@ async def test_a_model_answers_to_its_aliases() -> None:
     first = FakeWorker(id="bge", aliases=("BAAI/bge", "embedder"))
     second = FakeWorker(b"2222", id="minilm", aliases=("small",), fingerprint="g")
     async with World(first, second) as world:
-        await eventually(lambda: len(world.fleet._served) == 2)
+        await eventually(lambda: len(world.fleet.fingerprints) == 2)
         assert {world.fleet.model(name).card.id for name in ("bge", "BAAI/bge", "embedder")} == {"bge"}
         assert (await world.run(name="small")).scores == b"2222"
         assert [model.card.id for model in world.fleet.models()] == ["bge", "minilm"]
@@ -89,9 +89,9 @@ async def test_an_alias_that_two_models_have_stands_for_neither() -> None:
     first = FakeWorker(id="one", aliases=("embedder", "two"))
     second = FakeWorker(b"2222", id="two", aliases=("embedder",), fingerprint="g")
     async with World(first, second) as world:
-        await eventually(lambda: len(world.fleet._served) == 2)
+        await eventually(lambda: len(world.fleet.fingerprints) == 2)
         for serving in ({"one", "two"}, {"one"}):
-            await eventually(lambda serving=serving: {*world.fleet._served} == serving)  # type: ignore[misc]
+            await eventually(lambda serving=serving: {*world.fleet.fingerprints} == serving)  # type: ignore[misc]
             with pytest.raises(UnknownModel, match="may be any of one, two: name one"):
                 world.fleet.model("embedder")
             second.load = Load(draining=True)
@@ -105,9 +105,9 @@ async def test_an_alias_of_a_model_that_waits_is_not_answered_by_the_one_that_se
     new = FakeWorker(b"2222", aliases=("m-v2",), fingerprint="another")
     async with World(old) as world:
         await world.until(True)
-        world.fleet._targets = [old.address, new.address]
+        world.retarget(old, new)
         await new.server.start()
-        await eventually(lambda: "m-v2" in world.fleet._aliases)
+        await eventually(lambda: world.fleet.workers == {"fake": 2})
         assert (await world.run(name="m-v1")).scores == b"1111"
         with pytest.raises(WorkerUnavailable, match=r"m-v2.? waits until no worker serves the other model"):
             world.fleet.model("m-v2")
@@ -122,14 +122,14 @@ async def test_a_worker_that_drains_and_has_left_its_name_still_answers() -> Non
     first, second = FakeWorker(), FakeWorker()
     first.holds = asyncio.Event()
     async with World(first, second) as world:
-        world.fleet._targets = [first.address]
+        world.retarget(first)
         await world.until(True)
         running = asyncio.ensure_future(world.run())
         await first.reached.wait()
         first.load = Load(draining=True)
-        await eventually(lambda: not world.fleet._served)
-        world.fleet._targets = [second.address]
-        await eventually(lambda: second.address in world.fleet._links)
+        await eventually(lambda: not world.fleet.fingerprints)
+        world.retarget(second)
+        await eventually(lambda: second.address in world.addresses)
         await asyncio.sleep(0.1)
         first.holds.set()
         assert (await running).scores == b"1234"
@@ -225,7 +225,7 @@ async def test_the_last_worker_that_serves_is_never_set_aside() -> None:
         await world.until(True)
         assert await failed(world, 20) == 20
         assert world.fleet.aside == {"fake": 0}
-        world.fleet._targets = [bad.address, good.address]
+        world.retarget(bad, good)
         await good.server.start()
         await eventually(lambda: world.fleet.workers == {"fake": 2})
         assert (await world.run()).scores == b"2222"
