@@ -15,14 +15,18 @@ from frontend_service.api.http.pages import all_routes
 from frontend_service.domain.limits import Limits
 from frontend_service.frontend import Frontend
 from frontend_service.services.pipeline import Pipeline, ServedModel
-from shared.jobs import Encode, Job, JobResult, Rows
+from shared.jobs import Encode, Job, JobResult, Rows, SparseRows
 from shared.server.calls import Calls
+from shared.vectors import OutputKind
 
 JSON = (("content-type", "application/json"),)
 
 
 class Worker(FakeWorker):
-    """Rows tell how many tokens a text has, in eight equal numbers. It fails as it is told, and stops while told so."""
+    """Rows tell how many tokens a text has, in eight equal numbers; those of tokens are ones, sparse vectors empty.
+
+    It fails as it is told, and stops while told so.
+    """
 
     def __init__(self, **changes: object) -> None:
         super().__init__(card(**changes))
@@ -44,7 +48,14 @@ class Worker(FakeWorker):
             return await super().run(model, job)
         self.jobs.append(job)
         rows = np.repeat(np.array(job.tokens.lengths, dtype="<f4") + np.float32(0.1), 8)
-        return JobResult(dense=Rows(dimensions=8, data=rows.tobytes()))
+        ones, outputs = np.ones((job.tokens.total, 8), dtype="<f4"), job.work.outputs
+        empty = SparseRows(lengths=(0,) * len(job.tokens), indices=b"", values=b"")
+        return JobResult(
+            dense=Rows(dimensions=8, data=rows.tobytes()),
+            tokens=Rows(dimensions=8, data=ones.tobytes()) if OutputKind.MULTI_VECTOR in outputs else None,
+            row_lengths=tuple(job.tokens.lengths) if OutputKind.MULTI_VECTOR in outputs else (),
+            sparse=empty if OutputKind.SPARSE in outputs else None,
+        )
 
 
 class Wide(Worker):
@@ -57,7 +68,7 @@ class Wide(Worker):
 
 
 @dataclass
-class Told:
+class Reply:
     """A reply, or none where nobody was answered."""
 
     status: int = 0
@@ -69,6 +80,16 @@ class Told:
     @property
     def json(self) -> Any:
         return json.loads(self.body)
+
+    @property
+    def error(self) -> tuple[str, str]:
+        """The field of an error, or its message where its shape has none, and the message; nothing else is missing."""
+        error = self.json.get("error")
+        if isinstance(error, dict):
+            assert set(error) == {"message", "type", "param", "code"}
+            return str(error["param"]), str(error["message"])
+        assert set(self.json) in ({"message"}, {"error", "error_type"})
+        return (str(error or self.json["message"]),) * 2
 
 
 class HttpApi:
@@ -84,7 +105,7 @@ class HttpApi:
         **options: Any,
     ) -> None:
         """`options`: the App's."""
-        self.calls = calls or Calls(timeout=600)
+        self.worker, self.calls = worker, calls or Calls(timeout=600)
         threads = ThreadPoolExecutor(1)
         service = Pipeline(worker, limits or Limits(), threads, threads, reserve=self.calls.admission.reserve)
         self.frontend = Frontend(service, self.calls)
@@ -110,14 +131,14 @@ class HttpApi:
         leaves: asyncio.Event | None = None,
         reads: bool = True,
         abort: Callable[[], None] | None = None,
-    ) -> Told:
+    ) -> Reply:
         """`body`: bytes, or what is sent as JSON; `parts`: the same in pieces, with a `pause` between; the caller
         `leaves` when it is set, or `stays_silent`: sends all but the last part. Unless it `reads`, the connection must
         be ended by `abort`.
         """
         raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         coming = list(parts or [raw])
-        told = Told()
+        reply = Reply()
 
         async def receive() -> dict[str, Any]:
             if len(coming) > stays_silent:
@@ -129,11 +150,11 @@ class HttpApi:
 
         async def send(message: dict[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                told.status = message["status"]
-                told.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+                reply.status = message["status"]
+                reply.headers = {name.decode(): value.decode() for name, value in message["headers"]}
             else:
-                told.body += message["body"]
-                told.parts.append(len(message["body"]))
+                reply.body += message["body"]
+                reply.parts.append(len(message["body"]))
                 if not (reads or message["more_body"]):
                     await asyncio.Event().wait()
 
@@ -148,4 +169,17 @@ class HttpApi:
             "extensions": {ABORT: abort},
         }
         await self.app(scope, receive, send)
-        return told
+        return reply
+
+
+APIS: dict[str, HttpApi] = {}
+
+
+def api_of(**card: Any) -> HttpApi:
+    """The API of a model with this card, without jobs of earlier tests: one takes longer to make than to ask."""
+    key = repr(card)
+    if key not in APIS:
+        APIS[key] = HttpApi(Worker(**card))
+    api = APIS[key]
+    api.worker.jobs.clear()
+    return api

@@ -8,7 +8,9 @@ from typing import Any
 
 import fakes
 import grpc
+import pytest
 
+from frontend_service.workers import fleet as fleet_module
 from frontend_service.workers.fleet import Fleet
 from frontend_service.workers.job_stream import JobStream
 from selvage.worker.v1 import worker_pb2 as pb
@@ -106,12 +108,22 @@ class World:
 
     def __init__(self, *workers: FakeWorker, pins: Collection[str] = ()) -> None:
         self.workers = workers
-        self.told: asyncio.Queue[bool] = asyncio.Queue()
-        self.fleet = Fleet([each.address for each in workers], ThreadPoolExecutor(1), self.told.put, pins=pins)
+        self.changes: asyncio.Queue[bool] = asyncio.Queue()
+        self.patch = pytest.MonkeyPatch()
+        self.fleet = Fleet([worker.address for worker in workers], ThreadPoolExecutor(1), self.changes.put, pins=pins)
+
+    def retarget(self, *workers: FakeWorker) -> None:
+        """From now on names stand for the addresses of these."""
+        self.fleet._targets = [worker.address for worker in workers]
+
+    @property
+    def addresses(self) -> set[str]:
+        """The addresses that there are links to."""
+        return {*self.fleet._links}
 
     async def until(self, ready: bool) -> None:
         """Returns when the fleet tells so."""
-        while await self.told.get() is not ready:
+        while await self.changes.get() is not ready:
             pass
 
     async def until_scores(self, scores: bytes) -> None:
@@ -126,17 +138,19 @@ class World:
         return await self.fleet.run(self.fleet.model(name), job)
 
     async def __aenter__(self) -> "World":
-        for each in self.workers:
-            await each.server.start()
+        self.patch.setattr(fleet_module, "REFRESH_SECONDS", 0.02)
+        for worker in self.workers:
+            await worker.server.start()
         self.supervising = asyncio.create_task(self.fleet.supervise())
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self.patch.undo()
         self.supervising.cancel()
-        for each in self.workers:
-            await each.server.stop(0)
+        for worker in self.workers:
+            await worker.server.stop(0)
 
 
 def streams(fleet: Fleet) -> list[JobStream]:
     """Those that are open."""
-    return [each._stream for each in fleet._links.values() if each._stream is not None]
+    return [link._stream for link in fleet._links.values() if link._stream is not None]

@@ -1,12 +1,16 @@
 """A model and a worker of a dozen lines; nothing here needs torch."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
 
-from frontend_service.services.pipeline import ServedModel
+from frontend_service.domain.limits import Limits
+from frontend_service.services.pipeline import Pipeline, ServedModel, Workers
 from frontend_service.tokenizing.tokenizer import ModelTexts, ModelTokenizer
 from shared.card import ModelCard
-from shared.errors import UnknownModel
-from shared.jobs import Classify, Job, JobResult, MaxSim, Rows, Score
+from shared.errors import UnknownModel, WorkerUnavailable
+from shared.jobs import Classify, Job, JobResult, MaxSim, RaggedTokens, Rows, Score
 from shared.vectors import OutputKind, ScoringMethod
 
 WORDS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", *"abcdefghijklmnopqrstuvwxyz", "query", "passage", ":"]
@@ -72,6 +76,7 @@ class FakeWorker:
             queued_tokens=1000,
         )
         self.jobs: list[Job] = []
+        self.is_gone = False
 
     def model(self, name: str) -> ServedModel:
         if name not in ("", *self.served.card.names):
@@ -79,6 +84,8 @@ class FakeWorker:
         return self.served
 
     def models(self) -> tuple[ServedModel, ...]:
+        if self.is_gone:
+            raise WorkerUnavailable("no worker")
         return (self.served,)
 
     async def run(self, model: ServedModel, job: Job) -> JobResult:
@@ -91,8 +98,8 @@ class FakeWorker:
         if isinstance(job.work, Classify):
             labels = len(self.served.card.labels)
             ids = np.frombuffer(job.tokens.ids, dtype="<i4")
-            kept = np.isin(ids, ids if job.work.token_id is None else [job.work.token_id])
-            counts = np.add.reduceat(kept, job.tokens.offsets[:-1], dtype=np.int64)
+            scored = np.isin(ids, ids if job.work.token_id is None else [job.work.token_id])
+            counts = np.add.reduceat(scored, job.tokens.offsets[:-1], dtype=np.int64)
             rows = int(counts.sum()) if job.work.tokens else len(job.tokens)
             logits = np.resize(np.array([1, 3, 3, 2], dtype="<f4"), rows * labels).tobytes()
             return JobResult(scores=logits, row_lengths=tuple(counts.tolist()) if job.work.tokens else ())
@@ -100,8 +107,8 @@ class FakeWorker:
             ids, counts = np.frombuffer(job.tokens.ids, dtype="<i4"), job.ranges.counts
             first = np.repeat(ids[[start + 1 for start in job.tokens.offsets[:-1]]], counts)
             last = ids[np.repeat(job.tokens.offsets[:-1], counts) + job.ranges.stops - 1]
-            told = np.stack([first, job.ranges.starts, job.ranges.stops, last], axis=1)
-            rows = np.pad(told, ((0, 0), (0, 4))).astype("<f4")
+            numbers = np.stack([first, job.ranges.starts, job.ranges.stops, last], axis=1)
+            rows = np.pad(numbers, ((0, 0), (0, 4))).astype("<f4")
             return JobResult(dense=Rows(dimensions=8, data=rows.tobytes()))
         return JobResult(dense=Rows(dimensions=8, data=b"\0" * 32 * len(job.tokens)))
 
@@ -111,5 +118,22 @@ def _sides(job: Job) -> tuple[int, int]:
     if isinstance(job.work, Score):
         return job.work.queries, len(job.tokens) - job.work.queries
     assert isinstance(job.work, MaxSim)
-    given = job.work.queries
-    return len(job.tokens if given is None else given.lengths), len(job.work.documents.lengths)
+    queries = job.work.queries
+    return len(job.tokens if queries is None else queries.lengths), len(job.work.documents.lengths)
+
+
+def pipeline_of(worker: Workers, limits: Limits | None = None, **options: Any) -> Pipeline:
+    """The steps of requests to this worker."""
+    return Pipeline(worker, limits or Limits(), ThreadPoolExecutor(1), ThreadPoolExecutor(1), **options)
+
+
+def words_of(tokens: RaggedTokens) -> list[str]:
+    """Each sequence in the words of the vocabulary."""
+    ids = memoryview(tokens.ids).cast("i")
+    return [" ".join(WORDS[number] for number in ids[start:stop]) for start, stop in pairwise(tokens.offsets)]
+
+
+def service(limits: Limits | None = None, **changes: Any) -> tuple[Pipeline, FakeWorker]:
+    """A worker of a model with these changes to its card, and the steps of requests to it."""
+    worker = FakeWorker(card(**changes))
+    return pipeline_of(worker, limits), worker

@@ -1,10 +1,12 @@
-"""A worker's adapters are models of their own to the frontend: named, listed, told apart, and sent to who has them."""
+"""Adapters are models of their own to the frontend; frontends that are bound to a fingerprint serve no other model."""
 
 import pytest
 from fake_workers import JOB, FakeWorker, World
 from fakes import card
+from structlog.testing import capture_logs
 
 from frontend_service.domain.requests import PromptChoice
+from frontend_service.settings import FrontendSettings
 from shared.errors import UnknownModel, WorkerUnavailable
 from support.references import eventually
 
@@ -63,7 +65,7 @@ async def test_two_adapters_of_one_name_are_not_mixed() -> None:
     first, second = worker(b"1111", one="print-1"), worker(b"2222", one="print-2")
     async with World(first) as world:
         await world.until(True)
-        world.fleet._targets = [first.address, second.address]
+        world.retarget(first, second)
         await second.server.start()
         await eventually(lambda: world.fleet.workers == {"fake": 2, "one": 2})
         assert {(await world.run(JOB, "one")).scores for _ in range(10)} == {b"1111"}
@@ -81,3 +83,61 @@ async def test_pins_choose_among_adapters() -> None:
         assert world.fleet.fingerprints == {"two": "b" * 64}
         assert (await world.run(JOB, "two")).scores == b"1111"
         assert [job.fingerprint for message in fake.messages for job in message.jobs] == ["b" * 64]
+
+
+WANTED, OTHER = "a" * 64, "b" * 64
+
+
+async def test_a_worker_with_other_weights_is_not_used_though_it_is_first() -> None:
+    """The error and one line of the log name both fingerprints."""
+    other = FakeWorker(b"1111", fingerprint=OTHER)
+    wanted = FakeWorker(b"2222", fingerprint=WANTED)
+    with capture_logs() as lines:
+        async with World(other, pins={WANTED}) as world:
+            await world.until(False)
+            await eventually(lambda: any(line["event"] == "worker not ready" for line in lines))
+            refusal = f"its fake has the fingerprint {OTHER}, --fingerprint is {WANTED}"
+            with pytest.raises(WorkerUnavailable, match=refusal):
+                world.fleet.model("fake")
+            world.retarget(other, wanted)
+            await wanted.server.start()
+            await world.until(True)
+            assert {(await world.run()).scores for _ in range(10)} == {b"2222"}
+            assert world.fleet.fingerprints == {"fake": WANTED}
+            await wanted.server.stop(0)
+            await world.until(False)
+    assert [line["why"] for line in lines if line.get("target") == other.address] == [refusal]
+    assert (other.fetched, other.messages) == (0, [])
+
+
+async def test_a_worker_that_comes_back_with_other_weights_is_not_used() -> None:
+    """The name stays known meanwhile: callers are told to come again, not that there is no such model."""
+    worker = FakeWorker(b"1111", fingerprint=WANTED)
+    async with World(worker, pins={WANTED}) as world:
+        await world.until(True)
+        await worker.server.stop(0)
+        await world.until(False)
+        replaced = FakeWorker(b"2222", fingerprint=OTHER)
+        replaced.server.add_insecure_port(worker.address)
+        await replaced.server.start()
+        link = world.fleet._links[worker.address]
+        await eventually(lambda: OTHER in link.why)
+        with pytest.raises(WorkerUnavailable, match="--fingerprint is"):
+            world.fleet.model("fake")
+        await replaced.server.stop(0)
+
+
+def test_the_flag_takes_one_whole_fingerprint_or_several(capsys: pytest.CaptureFixture[str]) -> None:
+    """A part of one would serve nothing, and say so only once a worker is there."""
+    for arguments, fingerprints in (
+        ([], ()),
+        (["--fingerprint", WANTED], (WANTED,)),
+        (["--fingerprint", f"{WANTED},{OTHER}"], (WANTED, OTHER)),
+        (["--fingerprint", WANTED, "--fingerprint", OTHER], (WANTED, OTHER)),
+    ):
+        assert FrontendSettings.read(arguments).fingerprint == fingerprints
+    for value in ("abc", WANTED[:12], WANTED.upper(), "minilm"):
+        with pytest.raises(SystemExit):
+            FrontendSettings.read(["--fingerprint", value])
+        message = capsys.readouterr().err
+        assert ("--fingerprint" in message, "whole fingerprint" in message) == (True, True)

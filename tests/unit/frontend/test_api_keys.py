@@ -36,29 +36,33 @@ requests_at_once = 2
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    found = tmp_path / "keys.toml"
-    found.write_text(FILE)
-    return found
+    file = tmp_path / "keys.toml"
+    file.write_text(FILE)
+    return file
 
 
 def asking(secret: str, **headers: str) -> Caller:
-    sent = [("authorization", f"Bearer {secret}"), *((name.replace("_", "-"), each) for name, each in headers.items())]
+    sent = [
+        ("authorization", f"Bearer {secret}"),
+        *((name.replace("_", "-"), header) for name, header in headers.items()),
+    ]
     return caller_of("m", "id", sent, host="10.0.0.7", remaining=None)
 
 
 def test_a_key_tells_for_whom_it_is(path: Path) -> None:
     """What the caller says of itself does not count, and the secret goes no further."""
-    found = ApiKeys(str(path)).identify(asking(SEARCH, selvage_key="another"))
-    assert (found.key, found.priority, found.quota, found.secret) == ("tenant", Priority.INTERACTIVE, None, "")
+    caller = ApiKeys(str(path)).identify(asking(SEARCH, selvage_key="another"))
+    assert (caller.key, caller.priority, caller.quota, caller.secret) == ("tenant", Priority.INTERACTIVE, None, "")
     assert ApiKeys(str(path)).identify(asking(BATCH)).key == "batch"
+    assert SEARCH not in repr(asking(SEARCH))
 
 
 @pytest.mark.parametrize(
-    ("secret", "asked", "served"),
+    ("secret", "priority", "served"),
     [(SEARCH, "bulk", "BULK"), (SEARCH, "interactive", "INTERACTIVE"), (BATCH, "interactive", "BULK")],
 )
-def test_metadata_can_only_make_it_less_urgent(path: Path, secret: str, asked: str, served: str) -> None:
-    assert ApiKeys(str(path)).identify(asking(secret, selvage_priority=asked)).priority == Priority[served]
+def test_metadata_can_only_make_it_less_urgent(path: Path, secret: str, priority: str, served: str) -> None:
+    assert ApiKeys(str(path)).identify(asking(secret, selvage_priority=priority)).priority == Priority[served]
 
 
 @pytest.mark.parametrize("header", ["", "Bearer ", "Bearer sv-wrong", "Basic c3Ytc2VhcmNo", f"Bearer {hashed(SEARCH)}"])
@@ -69,10 +73,6 @@ def test_without_a_known_key_nobody_asks(path: Path, header: str) -> None:
         calls.identified(caller_of("m", "id", [("authorization", header)], host="h", remaining=None))
     assert "wrong" not in refused.value.message
     assert calls.admission.refused["unauthenticated"] == 1
-
-
-def test_a_secret_shows_in_no_representation() -> None:
-    assert SEARCH not in repr(asking(SEARCH))
 
 
 async def test_requests_of_a_key_at_once(path: Path) -> None:
@@ -107,7 +107,7 @@ def test_the_file_is_read_again(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "words"),
     [
         ("keys = 3", "keys: "),
         ("[[keys]]\nname = 'a'", "keys.0.sha256: Field required"),
@@ -120,10 +120,10 @@ def test_the_file_is_read_again(path: Path) -> None:
         ("[[keys", "Expected"),
     ],
 )
-def test_a_file_that_makes_no_sense_is_refused(path: Path, text: str, told: str) -> None:
+def test_a_file_that_makes_no_sense_is_refused(path: Path, text: str, words: str) -> None:
     """The message names the entry and the field, and never quotes a value: it may be a key."""
     path.write_text(text)
-    with pytest.raises(ValueError, match=re.escape(told)) as refused:
+    with pytest.raises(ValueError, match=re.escape(words)) as refused:
         ApiKeys(str(path))
     assert SEARCH not in str(refused.value)
 
@@ -139,7 +139,7 @@ GARBAGE = {
     "UTF-16": FILE.encode("utf-16"),
     "zeros": bytes(4096),
     "nested without end": b"keys = " + b"[" * 100_000,
-    "tables without end": b"[" + b".".join([b"a"] * 20_000) + b"]\nb = 1",
+    "tables without end": b"[" + b".".join([b"a"] * 5_000) + b"]\nb = 1",
     "a number without end": b"keys = " + b"9" * 100_000,
     "a date that there is none": b"keys = 2026-13-45",
     "too long": b"#" * (MOST_BYTES + 1),
@@ -148,11 +148,13 @@ GARBAGE = {
 
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
 def test_garbage_in_the_file_leaves_the_keys_that_were_there(path: Path, garbage: bytes) -> None:
-    """It is logged once and quotes no line of the file; the next whole file counts."""
+    """It is logged once and quotes no line of the file; the next whole file counts. At the start it is an error."""
     now = 0.0
     keys = ApiKeys(str(path), lambda: now)
     search = keys.identify(asking(SEARCH))
     path.write_bytes(garbage)
+    with pytest.raises(ValueError, match=r"\S"):
+        ApiKeys(str(path))
     with capture_logs() as lines:
         for _ in range(3):
             now += LOOK_SECONDS
@@ -164,13 +166,6 @@ def test_garbage_in_the_file_leaves_the_keys_that_were_there(path: Path, garbage
     now += LOOK_SECONDS
     assert not keys.accepts(search)
     assert keys.accepts(keys.identify(asking(BATCH)))
-
-
-@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
-def test_garbage_ends_the_start_with_a_line(path: Path, garbage: bytes) -> None:
-    path.write_bytes(garbage)
-    with pytest.raises(ValueError, match=r"\S"):
-        ApiKeys(str(path))
 
 
 @pytest.mark.parametrize(

@@ -1,42 +1,34 @@
 """Labels and scores of pairs, from request to job and from logits to answer."""
 
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import fakes
 import numpy as np
 import pytest
+from http_fields.field import CROSS_ENCODER
 from hypothesis import given
 from hypothesis import strategies as st
 
 from frontend_service import postprocess
 from frontend_service.api.selvage_v1 import codec
 from frontend_service.domain.limits import Limits
+from frontend_service.domain.requests import ScoreNormalization, ScoreRequest
+from frontend_service.services import options
 from frontend_service.services.classify import ClassificationService
-from frontend_service.services.pipeline import Pipeline
 from frontend_service.services.rank import RankingService
 from selvage.v1 import classification_pb2 as pb
 from selvage.v1 import ranking_pb2, vectors_pb2
 from shared.card import ModelCard
 from shared.errors import InvalidInput, LimitExceeded, ResultTooLarge, UnsupportedTask
-from shared.jobs import Classify
 from shared.terms import RequestTerms
 from shared.vectors import Activation, ScoringMethod, Task
 
-CROSS = {
-    "outputs": (),
-    "methods": (ScoringMethod.CROSS_ENCODER,),
-    "default_method": ScoringMethod.CROSS_ENCODER,
-    "tasks": (Task.RERANK, Task.CLASSIFY),
-    "labels": ("relevant",),
-    "activation": Activation.SIGMOID,
-}
+CROSS = CROSS_ENCODER | {"outputs": (), "labels": ("relevant",)}
 SIGMOIDS = 1 / (1 + np.exp(-np.array([1, 3, 3, 2.0])))
 
 
 def card(**changes: object) -> ModelCard:
-    return replace(fakes.card(**CROSS), **changes)  # type: ignore[arg-type]
+    return fakes.card(**CROSS | changes)
 
 
 class Frontend:
@@ -44,7 +36,7 @@ class Frontend:
 
     def __init__(self, model_card: ModelCard, **limits: Any) -> None:
         self.worker = fakes.FakeWorker(model_card)
-        self.service = Pipeline(self.worker, Limits(**limits), ThreadPoolExecutor(1), ThreadPoolExecutor(1))
+        self.service = fakes.pipeline_of(self.worker, Limits(**limits))
         self.classification = ClassificationService(self.service)
 
     async def classify(self, **fields: Any) -> pb.ClassifyResponse:
@@ -84,20 +76,6 @@ def _share(rows: np.ndarray) -> np.ndarray:
         return 1 / (1 + np.exp(rows[:, 1] - rows[:, 0]))
 
 
-async def test_a_cross_encoder_scores_pairs_as_one_job() -> None:
-    """Every pair a sequence with its second segment; logits come back activated, or not."""
-    frontend = Frontend(card())
-    reply = await frontend.score(queries=["a"], documents=["b", "c", "d", "e"])
-    assert np.allclose(reply.scores, SIGMOIDS)
-    job = frontend.worker.jobs[0]
-    assert job.work == Classify()
-    assert job.tokens.lengths == (5, 5, 5, 5)
-    assert job.second_segments == (3, 3, 3, 3)
-    assert list(reply.usage.token_counts) == [5] * 4
-    raw = await frontend.score(queries=["a"], documents=["b", "c", "d", "e"], normalize=False)
-    assert list(raw.scores) == [1, 3, 3, 2]
-
-
 async def test_normalize_gives_an_activation_where_the_files_name_none() -> None:
     """Sigmoid for one label, softmax for several; unset means as the files say."""
     ask = {"queries": ["a"], "documents": ["b", "c", "d", "e"]}
@@ -107,16 +85,6 @@ async def test_normalize_gives_an_activation_where_the_files_name_none() -> None
     several = Frontend(card(activation=Activation.IDENTITY, labels=("x", "y")))
     scores = np.reshape((await several.classify(texts=["a", "b"], normalize=True)).scores, (2, 2))
     assert np.allclose(scores.sum(axis=1), 1)
-
-
-async def test_labels_of_texts() -> None:
-    frontend = Frontend(card(labels=("x", "y"), activation=Activation.SOFTMAX))
-    reply = await frontend.classify(texts=["a", "b c"])
-    assert list(reply.labels) == ["x", "y"]
-    assert np.allclose(np.reshape(reply.scores, (2, 2))[0], np.exp([1, 3]) / np.exp([1, 3]).sum())
-    assert frontend.worker.jobs[0].tokens.lengths == (3, 4)
-    pairs = await frontend.classify(texts=["a"], text_pairs=["b"])
-    assert list(pairs.usage.token_counts) == [5]
 
 
 async def test_tokens_of_one_id() -> None:
@@ -170,14 +138,6 @@ async def test_what_tokens_cannot_be_classified_is_named() -> None:
     assert many.worker.jobs == []
 
 
-async def test_a_method_that_the_model_lacks_is_refused() -> None:
-    with pytest.raises(UnsupportedTask, match="cannot score by DENSE; it has CROSS_ENCODER"):
-        await Frontend(card()).score(queries=["a"], documents=["b"], method=vectors_pb2.SCORING_METHOD_DENSE)
-    several = card(tasks=(Task.CLASSIFY,), methods=(), default_method=None)
-    with pytest.raises(UnsupportedTask, match="not for RERANK"):
-        await Frontend(several).score(queries=["a"], documents=["b"])
-
-
 @pytest.mark.parametrize("weights", [{"dense": -1}, {"dense": 0}, {"sparse": float("nan")}])
 async def test_weights_that_make_no_sense_are_refused(weights: dict[str, float]) -> None:
     """Negative, all zero, no numbers; and weights without HYBRID."""
@@ -188,3 +148,35 @@ async def test_weights_that_make_no_sense_are_refused(weights: dict[str, float])
         with pytest.raises(InvalidInput) as raised:
             codec.score_request_from_pb(request)
         assert raised.value.field == "weights"
+
+
+@pytest.mark.parametrize(
+    ("normalization", "activation", "late", "dense"),
+    [
+        (ScoreNormalization.BY_MODEL, Activation.TANH, (True, False), True),
+        (ScoreNormalization.FULL, Activation.TANH, (True, True), True),
+        (ScoreNormalization.NONE, Activation.IDENTITY, (False, False), False),
+        (ScoreNormalization.ACTIVATED, Activation.TANH, (True, False), True),
+        (ScoreNormalization.LOGITS, Activation.IDENTITY, (True, False), True),
+        (ScoreNormalization.LOGITS_AND_RAW_ROWS, Activation.IDENTITY, (False, False), True),
+    ],
+)
+def test_each_is_resolved_for_its_method(
+    normalization: ScoreNormalization, activation: Activation, late: tuple[bool, bool], dense: bool
+) -> None:
+    """`late`: unit rows and the mean of late interaction; `dense`: unit rows of single vectors."""
+    model = fakes.card(activation=Activation.TANH, normalizes_multi_vectors=True, averages_late_interaction=False)
+    request = ScoreRequest(queries=("a",), documents=("b",), normalization=normalization)
+    assert options.activation(model, normalization.activate) is activation
+    by_tokens = options.score(request, ScoringMethod.LATE_INTERACTION, model)
+    by_vectors = options.score(request, ScoringMethod.DENSE, model)
+    assert (by_tokens.unit_rows, by_tokens.mean) == late
+    assert (by_vectors.unit_rows, by_vectors.mean) == (dense, False)
+
+
+def test_a_request_that_averages_by_its_model_keeps_that_with_raw_rows() -> None:
+    """Only the length of the rows is what the model gives."""
+    model = fakes.card(normalizes_multi_vectors=True, averages_late_interaction=True)
+    raw = ScoreRequest(queries=("a",), documents=("b",), normalization=ScoreNormalization.LOGITS_AND_RAW_ROWS)
+    score = options.score(raw, ScoringMethod.LATE_INTERACTION, model)
+    assert (score.unit_rows, score.mean) == (False, True)

@@ -59,27 +59,22 @@ async def why(address: str, transport: WorkerTransport, host: str = NAME) -> str
 
 @pytest.fixture
 def ours(tmp_path: Path) -> Authority:
-    (tmp_path / "ours").mkdir()
-    return Authority(tmp_path / "ours")
-
-
-@pytest.fixture
-def theirs(tmp_path: Path) -> Authority:
-    (tmp_path / "theirs").mkdir()
-    return Authority(tmp_path / "theirs")
+    return Authority(tmp_path)
 
 
 async def test_another_name(start: Start, ours: Authority) -> None:
     address = await start(credentials(ours.files("worker", NAME)))
-    told = f"the certificate of the worker at {address} is not for {OTHER!r}, the name or address in --worker"
-    assert await why(address, WorkerTransport(ca=str(ours.file)), OTHER) == told
+    reason = f"the certificate of the worker at {address} is not for {OTHER!r}, the name or address in --worker"
+    assert await why(address, WorkerTransport(ca=str(ours.file)), OTHER) == reason
 
 
-async def test_another_authority(start: Start, ours: Authority, theirs: Authority) -> None:
+async def test_another_authority(start: Start, ours: Authority, tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    theirs = Authority(tmp_path / "theirs")
     address = await start(credentials(theirs.files("worker", NAME)))
-    told = await why(address, WorkerTransport(ca=str(ours.file)))
-    assert told.startswith(f"the certificate of the worker at {address} is not trusted: unable to get local issuer")
-    assert "--worker-ca" in told
+    reason = await why(address, WorkerTransport(ca=str(ours.file)))
+    assert reason.startswith(f"the certificate of the worker at {address} is not trusted: unable to get local issuer")
+    assert "--worker-ca" in reason
 
 
 async def test_a_certificate_that_ended(start: Start, ours: Authority) -> None:

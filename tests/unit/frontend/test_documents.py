@@ -31,9 +31,9 @@ def test_windows_are_made_in_slices() -> None:
     bounds = [(2 * number, 2 * number + 1) for number in range(2000)]
     document = Document(text="a " * 2000, spans=bounds, entry="texts[0]", span_entry="spans[0]")
     slices = tokenizer.documents.tokenize([document], "", Truncation(), InputType.UNSPECIFIED, 999)
-    total, *told = slices
-    assert total == told[-1] == 1001 * 1002
-    assert max(after - before for before, after in pairwise([0, *told])) <= CHUNK_TOKENS + 1002
+    total, *ends = slices
+    assert total == ends[-1] == 1001 * 1002
+    assert max(after - before for before, after in pairwise([0, *ends])) <= CHUNK_TOKENS + 1002
 
 
 NORMALIZERS = {
@@ -132,15 +132,15 @@ def test_every_span_is_in_one_window_with_what_is_before_it(
     """As a whole; and with the overlap before it where that fits."""
     bounds = [(start, start + size) for start, size in sizes]
     end = max(stop for _, stop in bounds)
-    found: list[int] = []
+    spans: list[int] = []
     for window in windows(bounds, (3, end), room, overlap):
         assert 3 <= window.start < window.stop <= end
         assert window.stop - window.start <= room
-        found += window.spans
+        spans += window.spans
         for number in window.spans:
             start, stop = bounds[number]
             assert window.start <= start < stop <= window.stop
         first = bounds[window.spans[0]]
         before = first[0] - window.start
         assert before >= min(overlap, first[0] - 3, room - (first[1] - first[0]))
-    assert sorted(found) == list(range(len(bounds)))
+    assert sorted(spans) == list(range(len(bounds)))

@@ -1,26 +1,24 @@
 """Equal documents of a request get one score and keep their order, whatever the worker's rounding does to places."""
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise, product
 from typing import Any
 from zlib import crc32
 
 import numpy as np
 import pytest
-from fakes import FakeWorker, card
+from fakes import FakeWorker, card, pipeline_of
 
 from frontend_service.api.selvage_v1 import codec
-from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import Truncation
-from frontend_service.services.pipeline import Pipeline, ServedModel
+from frontend_service.services.pipeline import ServedModel
 from frontend_service.services.rank import RankingService
 from frontend_service.tokenizing.pairs import PairTexts
 from frontend_service.tokenizing.tokens import TokenizedBatch
 from selvage.v1 import ranking_pb2 as pb
 from shared.jobs import Classify, Job, JobResult, Score
 from shared.terms import RequestTerms
-from shared.vectors import Layout, OutputKind, ScoringMethod, Task
+from shared.vectors import OutputKind, ScoringMethod, Task
 from support.chunks import run_to_end
 
 LATER = RequestTerms.within(3600)
@@ -45,34 +43,32 @@ class Drifting(FakeWorker):
         texts = [job.tokens.ids[4 * start : 4 * stop] for start, stop in pairwise(ends)]
         pairs: list[tuple[bytes, ...]] = [(text,) for text in texts]
         if isinstance(job.work, Score):
-            sides = texts[: job.work.queries], texts[job.work.queries :]
-            pairs = list(zip(*sides, strict=True) if job.work.layout is Layout.PAIRS else product(*sides))
+            pairs = list(product(texts[: job.work.queries], texts[job.work.queries :]))
         scores = [1 + crc32(b"|".join(pair)) % 64 + place * 2**-16 for place, pair in enumerate(pairs)]
         return JobResult(scores=np.array(scores, dtype="<f4").tobytes())
 
 
 def frontend() -> tuple[RankingService, Drifting]:
     worker = Drifting(card(**ALL))
-    return RankingService(Pipeline(worker, Limits(), ThreadPoolExecutor(1), ThreadPoolExecutor(1))), worker
+    return RankingService(pipeline_of(worker)), worker
 
 
 def numbers(result: JobResult) -> np.ndarray:
     return np.frombuffer(result.scores, dtype="<f4")
 
 
-async def told(worker: Drifting, work: Any, some: TokenizedBatch) -> np.ndarray:
+async def asked_for_each(worker: Drifting, work: Any, some: TokenizedBatch) -> np.ndarray:
     """What the worker says where it is asked about every input, repeated or not."""
     return numbers(await worker.run(worker.served, Job(id=1, work=work, tokens=some.tokens)))
 
 
-def whole_request(worker: Drifting, queries: Sequence[str], layout: Layout, method: ScoringMethod) -> TokenizedBatch:
+def whole_request(worker: Drifting, queries: Sequence[str], method: ScoringMethod) -> TokenizedBatch:
     """All of it as token ids."""
     read = worker.served.tokenizer
     if method is ScoringMethod.CROSS_ENCODER:
-        matrix, entry = layout is Layout.MATRIX, "documents[{}]"
-        texts = PairTexts(firsts=queries, seconds=DOCUMENTS, matrix=matrix, entry=entry, cut=Truncation())
+        texts = PairTexts(firsts=queries, seconds=DOCUMENTS, matrix=True, entry="documents[{}]", cut=Truncation())
         return run_to_end(read.pairs(texts))
-    sides = [read.texts(each, "", Truncation(), "{}") for each in (queries, DOCUMENTS)]
+    sides = [read.texts(texts, "", Truncation(), "{}") for texts in (queries, DOCUMENTS)]
     return TokenizedBatch.joined(sides)
 
 
@@ -96,6 +92,6 @@ async def test_a_rerank_keeps_the_order_of_equal_documents(method: ScoringMethod
     assert len({score for place, score in reranked.ranking if place in EQUAL}) == 1
     assert [place for place, _ in reranked.ranking if place in EQUAL] == EQUAL
 
-    scores = (await told(worker, job.work, whole_request(worker, ["a"], Layout.MATRIX, method))).tolist()
+    scores = (await asked_for_each(worker, job.work, whole_request(worker, ["a"], method))).tolist()
     order = sorted(range(60), key=lambda place: -scores[place])
     assert [place for place in order if place in EQUAL] == EQUAL[::-1]

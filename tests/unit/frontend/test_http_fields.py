@@ -5,36 +5,22 @@
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from asgi import JSON, HttpApi, Told, Worker
-from http_fields import cohere, jina, llama_cpp, nim, openai, tei, vllm, voyage
-from http_fields.field import Fate, Field, Request
+from asgi import JSON, Reply, api_of
+from http_fields import hosted, tei, vllm
+from http_fields.field import Fate, Request
 
-from frontend_service.services.pipeline import ServedModel
-from shared.jobs import Encode, Job, JobResult, Rows, SparseRows
-from shared.vectors import OutputKind
-
-REQUESTS: tuple[Request, ...] = (
-    *openai.REQUESTS,
-    *vllm.REQUESTS,
-    *cohere.REQUESTS,
-    *jina.REQUESTS,
-    *nim.REQUESTS,
-    *tei.REQUESTS,
-    *voyage.REQUESTS,
-    *llama_cpp.REQUESTS,
-)
+REQUESTS: tuple[Request, ...] = (*vllm.REQUESTS, *hosted.REQUESTS, *tei.REQUESTS)
 """Requests of all modules of `http_fields`."""
+PATHS = sorted({path for request in REQUESTS for path in request.paths})
 PROMPTS = {"input_type": "what a text is", "prompt": "a literal prompt", "prompt_name": "a prompt of the model's"}
 MODEL = {"model": "which model, where several are served"}
 RERANKED = {
@@ -47,10 +33,10 @@ RERANKED = {
     "top_k": "Voyage's",
 }
 EMBEDDED = dict.fromkeys(("inputs", "max_tokens", "output_dimension", "priority"), "Cohere's version 2")
-POOLED = {field.name: "vLLM's" for field in vllm.EMBEDDINGS[0].fields}
+POOLED = {field.name: "vLLM's" for field in vllm.EMBED.fields}
 HOSTED = {
-    **{field.name: "Voyage's" for field in voyage.EMBEDDINGS[0].fields},
-    **{field.name: "Jina's" for field in jina.EMBEDDINGS[0].fields},
+    **{field.name: "Voyage's" for field in hosted.VOYAGE_EMBEDDINGS.fields},
+    **{field.name: "Jina's" for field in hosted.JINA_EMBEDDINGS.fields},
     "modality": "NVIDIA's",
 }
 SPANS = {
@@ -58,169 +44,112 @@ SPANS = {
     "window_overlap": "documents over the limit are read in windows",
 }
 OURS: dict[str, dict[str, str]] = {
-    "/v1/embeddings": {name: why for name, why in PROMPTS.items() if name != "input_type"} | SPANS,
-    "/embeddings": {name: why for name, why in PROMPTS.items() if name != "input_type"} | SPANS,
+    **dict.fromkeys(
+        ("/v1/embeddings", "/embeddings"),
+        {name: why for name, why in PROMPTS.items() if name != "input_type"} | SPANS,
+    ),
     "/v1/multi-vector": {
         name: why
         for name, why in (PROMPTS | HOSTED | POOLED | {"return_token_ids": "the ids of a text's vectors"}).items()
-        if name not in {field.name for field in jina.MULTI_VECTORS.fields}
+        if name not in {field.name for field in hosted.JINA_MULTI_VECTORS.fields}
     },
     "/v1/embed": EMBEDDED,
-    "/pooling": PROMPTS,
-    "/v1/pooling": PROMPTS,
+    **dict.fromkeys(("/pooling", "/v1/pooling"), PROMPTS),
     "/v2/rerank": RERANKED,
     "/rerank": RERANKED | MODEL,
     **dict.fromkeys(
         ("/embed", "/embed_all", "/embed_sparse", "/decode"),
         MODEL | {"input_type": PROMPTS["input_type"]},
     ),
-    "/tokenize": {"input_type": PROMPTS["input_type"]},
-    "/detokenize": {"input_type": PROMPTS["input_type"]},
+    **{path: {"input_type": PROMPTS["input_type"]} for path in ("/tokenize", "/detokenize")},
     "/similarity": MODEL,
     "/predict": MODEL | {"parameters": "huggingface_hub's"},
 }
 """Fields of a path that are in no table of these originals, and whose they are."""
-KIN = {"/reranking": "/rerank", "/v1/reranking": "/v1/rerank"}
-"""Paths whose fields are those of another."""
 PAGE = Path(__file__).parents[3] / "docs" / "http-fields.md"
 HEADERS = (*JSON, ("x-request-id", "the-same"))
 
 
-class Model(Worker):
-    """A worker that has token vectors and sparse ones too, where a request asks for them."""
+class Asking:
+    """Asks an API of a request's own model on one of its paths."""
 
-    async def run(self, model: ServedModel, job: Job) -> JobResult:
-        result = await super().run(model, job)
-        outputs = job.work.outputs if isinstance(job.work, Encode) else frozenset()
-        if OutputKind.MULTI_VECTOR in outputs:
-            rows = np.ones((job.tokens.total, 8), dtype="<f4").tobytes()
-            return replace(result, tokens=Rows(dimensions=8, data=rows), row_lengths=tuple(job.tokens.lengths))
-        if OutputKind.SPARSE in outputs:
-            weights = SparseRows(lengths=(0,) * len(job.tokens), indices=b"", values=b"")
-            return replace(result, sparse=weights)
-        return result
+    def __init__(self, request: Request, path: str) -> None:
+        self.request, self.path = request, path
+        self.api = api_of(**request.card)
 
+    async def reply(self, *fields: tuple[str, Any]) -> Reply:
+        """The reply to the body with these fields."""
+        body = json.loads(json.dumps(self.request.body))
+        for name, value in fields:
+            *outer, last = name.split(".")
+            place = body
+            for key in outer:
+                place = place.setdefault(key, {})
+            place[last] = value
+        self.api.worker.jobs.clear()
+        return await self.api.ask(self.path, body, headers=HEADERS)
 
-APIS: dict[str, tuple[Model, HttpApi]] = {}
-"""APIs by the card of their model: one takes longer to make than to ask."""
-
-
-def api_of(card: Mapping[str, Any]) -> tuple[Model, HttpApi]:
-    """An API for all requests to a model."""
-    key = repr(card)
-    if key not in APIS:
-        worker = Model(**card)
-        APIS[key] = worker, HttpApi(worker)
-    return APIS[key]
-
-
-async def asked(request: Request, *fields: tuple[str, Any]) -> tuple[Told, list[Any]]:
-    """The reply, and what of the jobs depends on the request alone."""
-    worker, api = api_of(request.card)
-    worker.jobs.clear()
-    body = json.loads(json.dumps(request.body))
-    for name, value in fields:
-        *outer, last = name.split(".")
-        place = body
-        for key in outer:
-            place = place.setdefault(key, {})
-        place[last] = value
-    told = await api.ask(request.path, body, headers=HEADERS)
-    jobs = [
-        (job.work, job.tokens, job.prompt_lengths, job.second_segments, job.ranges, job.priority) for job in worker.jobs
-    ]
-    return told, jobs
+    async def outcome(self, *fields: tuple[str, Any]) -> tuple[int, Any, list[Any]]:
+        """Status, reply and jobs, without what the clock says."""
+        reply = await self.reply(*fields)
+        content = reply.json if reply.headers["content-type"] == "application/json" else reply.body
+        if isinstance(content, dict):
+            content.pop("created", None)
+        names = ("work", "tokens", "prompt_lengths", "second_segments", "ranges", "priority")
+        return reply.status, content, [[getattr(job, name) for name in names] for job in self.api.worker.jobs]
 
 
-def content(told: Told) -> Any:
-    """A reply without what the clock says."""
-    kind = told.headers["content-type"]
-    if kind != "application/json":
-        return kind, told.body
-    return {key: value for key, value in told.json.items() if key != "created"} if told.body[:1] == b"{" else told.json
+@pytest.mark.parametrize(
+    ("request_", "path"),
+    [pytest.param(request, path, id=f"{path}-{request.original}") for request in REQUESTS for path in request.paths],
+)
+async def test_fields_have_the_fates_that_the_table_tells(request_: Request, path: str) -> None:
+    """Honoured: the reply or the job differs. Refused: the error names it. Without meaning: neither differs.
+
+    Null is absence of every field that may be absent; without further fields a request is answered.
+    """
+    asking = Asking(request_, path)
+    plain = await asking.outcome()
+    assert plain[0] == 200
+    for field in request_.fields:
+        if field.name not in request_.body and "." not in field.name:
+            assert await asking.outcome((field.name, None)) == plain, field.name
+        if field.fate is Fate.REFUSED:
+            reply = await asking.reply(*field.beside, (field.name, field.value))
+            assert reply.status in (400, 422), (field.name, reply.body)
+            assert all(field.name.rpartition(".")[2] in words for words in reply.error), field.name
+            continue
+        without = await asking.outcome(*field.beside) if field.beside else plain
+        outcome = await asking.outcome(*field.beside, (field.name, field.value))
+        assert (outcome != without) == (field.fate is Fate.HONOURED), (field.name, outcome)
+        assert outcome[0] == (404 if field.name == "model" else field.status), (field.name, outcome)
 
 
-def message_of(told: Told) -> tuple[str, str]:
-    """The message of an error in any shape, and the field that it names beside that, or again the message."""
-    error = told.json.get("error", told.json)
-    if isinstance(error, str):
-        return error, error
-    return error["message"], error.get("param") or error["message"]
-
-
-def cases() -> list[Any]:
-    return list(_cases())
-
-
-def _cases() -> Iterable[Any]:
-    for request in REQUESTS:
-        for field in request.fields:
-            yield pytest.param(request, field, id=f"{request.path}-{request.original.partition(',')[2]}-{field.name}")
-
-
-@pytest.mark.parametrize(("request_", "field"), cases())
-async def test_a_field_has_the_fate_that_the_table_tells(request_: Request, field: Field) -> None:
-    """Honoured: the reply or the job differs. Refused: the error names it. Without meaning: neither differs."""
-    without = await asked(request_, *field.beside)
-    told, jobs = await asked(request_, *field.beside, (field.name, field.value))
-    if field.fate is Fate.REFUSED:
-        message, named = message_of(told)
-        assert told.status in (400, 422), told.body
-        assert field.name.rpartition(".")[2] in message
-        assert field.name.rpartition(".")[2] in named
-        return
-    differs = (told.status, content(told), jobs) != (without[0].status, content(without[0]), without[1])
-    assert differs == (field.fate is Fate.HONOURED), told.body
-    if field.name != "model":
-        assert told.status == field.status, told.body
-
-
-@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: f"{request.path}-{request.original}")
-async def test_a_request_without_further_fields_is_answered(request_: Request) -> None:
-    assert (await asked(request_))[0].status == 200
-
-
-@pytest.mark.parametrize(("request_", "field"), cases())
-async def test_null_is_absence_of_every_field_that_may_be_absent(request_: Request, field: Field) -> None:
-    if field.name in request_.body or "." in field.name:
-        return
-    without, told = await asked(request_), await asked(request_, (field.name, None))
-    assert (told[0].status, content(told[0]), told[1]) == (200, content(without[0]), without[1])
-
-
-@pytest.mark.parametrize("path", sorted({request.path for request in REQUESTS} - {"/rerank", *KIN}))
+@pytest.mark.parametrize("path", sorted({*PATHS} - {"/rerank", *hosted.LLAMA_CPP[0].paths}))
 def test_every_field_of_ours_is_in_a_table(path: str) -> None:
-    route = next(route for route in HttpApi(Worker()).app.routes if route.path == path and route.method == "POST")
+    route = next(route for route in api_of().app.routes if route.path == path and route.method == "POST")
     ours = {
         field.encode_name
         for kind in (route.body_type, *route.other_body_types)
         for field in msgspec.structs.fields(kind)
     }
-    told = {field.name.partition(".")[0] for request in REQUESTS if request.path == path for field in request.fields}
-    own = set(OURS.get(path, {}))
-    assert ours - told == own
-    assert not told & own
-
-
-@pytest.mark.parametrize("request_", llama_cpp.REQUESTS, ids=lambda request: f"{request.path}-{request.original}")
-async def test_a_path_of_llama_cpp_answers_as_its_kin(request_: Request) -> None:
-    """Both forms on both of its paths; of the kin under /v1 that of `documents` alone."""
-    kin = replace(request_, path="/rerank" if "texts" in request_.body else KIN[request_.path])
-    last = request_.fields[-1]
-    told, expected = [await asked(each, (last.name, last.value)) for each in (request_, kin)]
-    assert (told[0].status, content(told[0]), told[1]) == (200, content(expected[0]), expected[1])
+    theirs = {field.name.partition(".")[0] for request in REQUESTS if path in request.paths for field in request.fields}
+    others = set(OURS.get(path, {}))
+    assert ours - theirs == others
+    assert not theirs & others
 
 
 def page() -> str:
     """A table for each path as Markdown; paths with equal tables have one."""
     paths: dict[str, list[str]] = {}
-    for path in sorted({request.path for request in REQUESTS}):
-        requests = sorted((each for each in REQUESTS if each.path == path), key=lambda request: request.original)
+    for path in PATHS:
+        requests = sorted((request for request in REQUESTS if path in request.paths), key=attrgetter("original"))
         rows = [
-            f"| {each.original} | {_told(each, Fate.HONOURED)} | {_told(each, Fate.REFUSED)} |" for each in requests
+            f"| {request.original} | {_with_fate(request, Fate.HONOURED)} | {_with_fate(request, Fate.REFUSED)} |"
+            for request in requests
         ]
-        own = ", ".join(f"`{name}` ({why})" for name, why in OURS.get(path, {}).items())
-        rows += [f"| others | {own} | |"] if own else []
+        others = ", ".join(f"`{name}` ({why})" for name, why in OURS.get(path, {}).items())
+        rows += [f"| others | {others} | |"] if others else []
         paths.setdefault("\n".join(["| original | honoured | refused |", "|---|---|---|", *rows, ""]), []).append(path)
     sources = {request.original.partition(",")[0]: request.source.partition(",")[0] for request in REQUESTS}
     return "\n".join(
@@ -241,7 +170,7 @@ def page() -> str:
     )
 
 
-def _told(request: Request, fate: Fate) -> str:
+def _with_fate(request: Request, fate: Fate) -> str:
     """The fields of a request that have a fate, and what is to be said of them."""
     names: dict[str, list[str]] = {}
     for field in request.fields:

@@ -91,29 +91,21 @@ async def test_a_caller_that_reads_nothing_is_let_go(monkeypatch: pytest.MonkeyP
             await eventually(lambda: api.calls.admission.size == 0 and api.calls.admission.requests == 0)
 
 
-async def test_who_leaves_is_computed_for_no_more() -> None:
-    """Though another request waits behind the one that is computed."""
+@pytest.mark.parametrize("together", [True, False])
+async def test_who_leaves_is_computed_for_no_more(together: bool) -> None:
+    """Though another request waits behind the one that is computed, from the same packet or one of its own."""
     worker = Worker()
     worker.go_on.clear()
     async with serving(HttpApi(worker)) as address:
         _, writer = await asyncio.open_connection(*address)
-        writer.write(request({"input": "a"}) * 2)
+        writer.write(request({"input": "a"}) * (1 + together))
         await worker.reached.wait()
-        writer.close()
-        await eventually(lambda: worker.cancelled == 1)
-
-
-async def test_who_leaves_after_a_second_request_is_computed_for_no_more() -> None:
-    """The request that waits came in a packet of its own."""
-    worker = Worker()
-    worker.go_on.clear()
-    async with serving(HttpApi(worker)) as address:
-        _, writer = await asyncio.open_connection(*address)
-        writer.write(request({"input": "a"}))
-        await worker.reached.wait()
-        writer.write(request({"input": "b"}))
-        await asyncio.sleep(0.1)
-        writer.transport.abort()
+        if together:
+            writer.close()
+        else:
+            writer.write(request({"input": "b"}))
+            await asyncio.sleep(0.1)
+            writer.transport.abort()
         await eventually(lambda: worker.cancelled == 1)
 
 
@@ -127,32 +119,34 @@ async def test_few_requests_of_a_connection_wait() -> None:
         await worker.reached.wait()
         await asyncio.sleep(0.1)
         worker.go_on.set()
-        found = responses(await reader.read())
-        assert statuses(found) == [200] * (1 + port.PIPELINED)
+        assert statuses(responses(await reader.read())) == [200] * (1 + port.PIPELINED)
         writer.close()
 
 
-@pytest.mark.parametrize("pause", [0.0, 0.05])
-async def test_a_broken_request_takes_no_answer_from_the_one_before_it(pause: float) -> None:
-    """Behind a request that is computed the connection ends without a status of its own."""
-    worker = Worker()
-    worker.go_on.clear()
-    broken = HEAD.replace(b"content-length: ", b"transfer-encoding: chunked\r\n\r\n") + b"ZZ\r\n"
-    async with serving(HttpApi(worker)) as address:
-        reader, writer = await asyncio.open_connection(*address)
-        writer.write(request({"input": "a"}) + (b"" if pause else broken))
-        await worker.reached.wait()
-        if pause:
-            writer.write(broken)
-            await asyncio.sleep(pause)
-        worker.go_on.set()
-        assert statuses(responses(await reader.read())) == [200]
-        writer.close()
+CHUNKS = HEAD.replace(b"content-length: ", b"transfer-encoding: chunked\r\n\r\n") + b"ZZ\r\n"
+
+
+@pytest.mark.parametrize("broken", [CHUNKS, b"nonsense\r\n\r\n"])
+async def test_a_broken_request_takes_no_answer_from_the_one_before_it(broken: bytes) -> None:
+    """Behind a request that is computed the connection ends without a status of its own, now or a moment later."""
+    for pause in (0.0, 0.05):
+        worker = Worker()
+        worker.go_on.clear()
+        async with serving(HttpApi(worker)) as address:
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(request({"input": "a"}) + (b"" if pause else broken))
+            await worker.reached.wait()
+            if pause:
+                writer.write(broken)
+                await asyncio.sleep(pause)
+            worker.go_on.set()
+            assert statuses(responses(await reader.read())) == [200]
+            writer.close()
 
 
 async def test_a_connection_that_was_refused_ends_when_it_idles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the body comes after the refusal, or drop by drop."""
-    monkeypatch.setattr(port, "IDLE_SECONDS", 1)
+    monkeypatch.setattr(port, "IDLE_SECONDS", 0.3)
     for length, drips in ((9, False), (10**9, True)):
         async with serving(HttpApi(Worker(), calls=refuses_strangers())) as address:
             reader, writer = await asyncio.open_connection(*address)

@@ -5,13 +5,12 @@ import re
 from typing import Any
 
 import pytest
-from asgi import JSON, HttpApi, Worker
-from http_fields.vllm import CROSS_ENCODER, LONG
+from asgi import JSON, api_of
+from http_fields.field import CLASSIFIER, CROSS_ENCODER, LONG
 
-from shared.vectors import Activation, OutputKind, Task
+from shared.vectors import OutputKind
 
 EMBED = "/v1/embeddings"
-CLASSIFIER: dict[str, object] = {"tasks": (Task.CLASSIFY,), "labels": ("no", "yes"), "activation": Activation.SOFTMAX}
 YES_NO = {"pair_template": "{query} {document}", "labels": ("yes",)}
 TEMPLATE = CROSS_ENCODER | {"pair_template": "query : {query} passage : {document} :"}
 SPANS = {"pools_spans": True}
@@ -44,19 +43,15 @@ def reranked(field: str, **body: Any) -> Row:
 OPENAI: tuple[Row, ...] = (
     (EMBED, {}, {}, "input"),
     embeddings("input", input=None),
-    embeddings("input", input=[]),
-    embeddings("input", input=LONG),
     embeddings("input", input=[1] * 11),
     embeddings("input", input=[1, 999]),
     embeddings("input", input=[[1]] * 4097),
     embeddings("input[0]", input=[LONG]),
     embeddings("input[0]", input=[[]]),
     embeddings("input[0]", input=[2**31]),
-    embeddings("input[1]", input=["a", LONG]),
     embeddings("input[1]", input=[[1], [2] * 11]),
     embeddings("input[1]", input=[[1], [999]]),
     embeddings("input[1]", input=[[1], []]),
-    embeddings("input[1]", input=["a", 1]),
     embeddings("input[1]", input=[1, -1]),
     embeddings("input[0][1]", input=[[1, "a"]]),
     embeddings("input[1]", input=[{"text": "a"}, [1]]),
@@ -66,7 +61,6 @@ OPENAI: tuple[Row, ...] = (
     embeddings("model", LATE),
     embeddings("model", model="other"),
     embeddings("input_type", input_type="poem"),
-    embeddings("dimensions", dimensions=9),
     embeddings("dimensions", dimensions=4.5),
     embeddings("output_dimension", dimensions=4, output_dimension=2),
     embeddings("output_dtype", output_dtype="int8"),
@@ -83,15 +77,11 @@ OPENAI: tuple[Row, ...] = (
     embeddings("prompt_name", input=[1], prompt_name="b"),
     embeddings("late_chunking", late_chunking=True),
     embeddings("late_chunking", SPANS, input=[4], late_chunking=True),
-    embeddings("late_chunking", SPANS, late_chunking=True, truncate=True),
-    embeddings("late_chunking", SPANS, late_chunking=True, task="retrieval.query"),
     embeddings("input[1]", SPANS, input=["a ", " "], late_chunking=True),
     embeddings("input", SPANS, input=["a " * 99, "b"], late_chunking=True),
-    embeddings("spans", SPANS, late_chunking=True, spans=[[[0, 1]]]),
     embeddings("spans", SPANS, spans=[[[0, 1]], [[0, 1]]]),
     embeddings("spans[0]", SPANS, spans=[[[0, 2]]]),
     embeddings("window_overlap", SPANS, window_overlap=1),
-    embeddings("window_overlap", SPANS, late_chunking=True, window_overlap=-1),
     ("/v1/multi-vector", {"input": "a", "late_chunking": True}, SPANS, "late_chunking"),
     ("/v1/multi-vector", {"input": {"url": "https://a.b"}}, LATE, "input.url"),
     ("/pooling", {"input": ["a", LONG]}, {}, "input[1]"),
@@ -133,6 +123,7 @@ OPENAI: tuple[Row, ...] = (
     ("/v1/ranking", {"query": {"text": "a"}, "passages": []}, {}, "passages"),
     ("/v1/ranking", {"query": {"text": LONG}, "passages": [{"text": "a"}]}, {}, "query.text"),
     ("/v1/ranking", {"query": {"text": "a"}, "passages": [{"text": "b"}, {"text": LONG}]}, {}, "passages[1].text"),
+    ("/v1/ranking", {"query": {"text": "a"}, "passages": [{"text": LONG}], "truncate": "NONE"}, {}, "passages[0].text"),
     ("/v1/ranking", {"query": {"text": "a", "image": "x"}, "passages": [{"text": "a"}]}, {}, "query.image"),
     ("/v1/ranking", {"query": {"text": "a"}, "passages": [{"text": "a", "image": "x"}]}, {}, "passages[0].image"),
     ("/v1/ranking", {"query": "a", "passages": [{"text": "a"}]}, {}, "query"),
@@ -204,32 +195,16 @@ async def test_bad_input_is_named_as_it_was_sent(
     path: str, body: dict[str, Any], card: dict[str, object], field: str
 ) -> None:
     """In the field of the error, or in front of its message where the shape has no such field."""
-    reply = await HttpApi(Worker(**card)).ask(path, body)
+    reply = await api_of(**card).ask(path, body)
     assert reply.status in (400, 404, 413, 422), reply.body
-    named, _ = error_of(reply.json)
+    named, _ = reply.error
     assert named == field or re.search(rf"(^|\s){re.escape(field)}(:?\s|$)", named)
-
-
-def error_of(content: dict[str, Any]) -> tuple[str, str]:
-    """The field of an error, or its message where its shape has none, and the message; nothing else is missing."""
-    error = content.get("error")
-    if isinstance(error, dict):
-        assert set(error) == {"message", "type", "param", "code"}
-        return str(error["param"]), str(error["message"])
-    assert set(content) in ({"message"}, {"error", "error_type"})
-    return str(error or content["message"]), str(error or content["message"])
 
 
 @pytest.mark.parametrize(
     ("path", "body", "status", "words"),
     [
-        (EMBED, b"", 400, "the body is no JSON"),
-        (EMBED, b"\xff\xfe", 400, "the body is no JSON"),
-        (EMBED, b"\xfe\xff\0{\0}", 400, "the body is no JSON: by its byte order mark it is UTF-16"),
-        (EMBED, b"[" * 100_000, 400, "Expected `object`"),
-        (EMBED, b'{"input": "a", "deep": ' + b"[" * 50_000, 400, "nested too deeply"),
         (EMBED, {"input": "a", "encoding_format": "hex"}, 400, "encoding_format is 'hex', there are base64, float"),
-        (EMBED, {"input": "a", "model": "other"}, 404, "no model is called"),
         (EMBED, {"input": "a b c d e f g h i j k"}, 400, "has 13 tokens, the limit is 10"),
         ("/embed", b"{", 400, "the body is no JSON"),
         ("/embed", {"inputs": "a b c d e f g h i j k"}, 413, "has 13 tokens, the limit is 10"),
@@ -237,41 +212,33 @@ def error_of(content: dict[str, Any]) -> tuple[str, str]:
         ("/embed_all", {"inputs": "a", "model": "any"}, 424, "MULTI_VECTOR"),
         ("/predict", {"inputs": "a"}, 424, "the model is not for CLASSIFY"),
         ("/predict", {"inputs": [["a"], ["b", "c"]]}, 422, "inputs[1] has 2 entries, inputs[0] has 1: send"),
-        ("/tokenize", {"prompt": "a", "model": "another"}, 404, "no model is called"),
         ("/v2/rerank", {"query": "a", "documents": [{"image": "x"}]}, 400, "and there is no model of images"),
     ],
 )
 async def test_statuses_and_words_of_each_shape(path: str, body: object, status: int, words: str) -> None:
-    reply = await HttpApi(Worker(outputs=(OutputKind.DENSE,))).ask(path, body)
+    reply = await api_of(outputs=(OutputKind.DENSE,)).ask(path, body)
     assert (reply.status, reply.headers["content-type"]) == (status, "application/json")
-    assert words in error_of(reply.json)[1]
+    assert words in reply.error[1]
 
 
 @pytest.mark.parametrize(
-    ("path", "method", "headers", "status"),
+    ("path", "method", "header", "status"),
     [
-        ("/nothing", "GET", (), 404),
-        ("/v1/embeddings/x", "POST", JSON, 404),
         ("/v1/models/other", "GET", (), 404),
-        (EMBED, "GET", (), 405),
-        (EMBED, "DELETE", (), 405),
         ("/health", "POST", (), 405),
-        (EMBED, "POST", (("content-type", "text/plain"),), 415),
-        (EMBED, "POST", (*JSON, ("content-encoding", "gzip")), 415),
-        (EMBED, "POST", (*JSON, ("content-length", "70000000000")), 413),
-        (EMBED, "POST", (*JSON, ("selvage-timeout", "soon")), 400),
-        (EMBED, "POST", (*JSON, ("selvage-timeout", "nan")), 400),
-        (EMBED, "POST", (*JSON, ("selvage-priority", "soon")), 400),
+        (EMBED, "POST", ("content-length", "70000000000"), 413),
+        (EMBED, "POST", ("selvage-timeout", "soon"), 400),
+        (EMBED, "POST", ("selvage-timeout", "nan"), 400),
+        (EMBED, "POST", ("selvage-priority", "soon"), 400),
     ],
 )
 async def test_what_is_refused_before_the_body_is_read(
-    api: HttpApi, path: str, method: str, headers: tuple[tuple[str, str], ...], status: int
+    path: str, method: str, header: tuple[str, str], status: int
 ) -> None:
-    told = await api.ask(path, b"{}", method=method, headers=headers)
-    assert told.status == status, told.body
-    assert ("allow" in told.headers) == (status == 405)
-    if path.startswith("/v1/"):
-        assert told.json["error"]["message"]
+    reply = await api_of().ask(path, b"{}", method=method, headers=[*JSON, header] if header else JSON)
+    assert (reply.status, "allow" in reply.headers) == (status, status == 405), reply.body
+    if header:
+        assert reply.json["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -301,29 +268,24 @@ async def test_what_is_refused_before_the_body_is_read(
     ],
 )
 async def test_an_unknown_field_that_would_change_the_answer_is_refused(
-    api: HttpApi, path: str, body: dict[str, object], field: str, kin: str
+    path: str, body: dict[str, object], field: str, kin: str
 ) -> None:
     """It is told with what the path has of its kind. Null or empty it asks for nothing."""
-    reply = await api.ask(path, body)
-    error = reply.json.get("error", reply.json)
-    message = error if isinstance(error, str) else error["message"]
+    reply = await api_of().ask(path, body)
     assert reply.status == (422 if "error_type" in reply.json else 400)
-    told, _, known = message.partition(" would change the answer, and is no field of this path, which has ")
-    assert told == field
-    assert kin in known.split(", ")
+    named, _, fields = reply.error[1].partition(" would change the answer, and is no field of this path, which has ")
+    assert named == field
+    assert kin in fields.split(", ")
     outer, _, inner = field.rpartition(".")
-    assert "chat_template" not in known  # it is refused too
+    assert "chat_template" not in fields  # it is refused too
     for nothing in (None, {}, [], ""):
-        absent = await api.ask(path, body | ({outer: {inner: nothing}} if outer else {inner: nothing}))
+        absent = await api_of().ask(path, body | ({outer: {inner: nothing}} if outer else {inner: nothing}))
         assert field.encode() not in absent.body
     if not outer:
         spaced = json.dumps({**body, field: None}).replace("null", "{ }").encode()
-        assert field.encode() not in (await api.ask(path, spaced)).body
+        assert field.encode() not in (await api_of().ask(path, spaced)).body
 
 
-@pytest.mark.parametrize(
-    "name", ["metadata", "topic", "stop", "dimmed", "taskId", "prompt_cache_key", "extra", "top_logprobs", "tags"]
-)
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -332,14 +294,12 @@ async def test_an_unknown_field_that_would_change_the_answer_is_refused(
         ("/embed", {"inputs": "a"}),
     ],
 )
-async def test_other_unknown_fields_are_ignored(api: HttpApi, path: str, body: dict[str, object], name: str) -> None:
+async def test_other_unknown_fields_are_ignored(path: str, body: dict[str, object]) -> None:
     """Whatever they hold, since clients send fields of their own."""
-    assert (await api.ask(path, body | {name: {"top_k": 3}})).status == 200
+    names = ("metadata", "topic", "stop", "dimmed", "taskId", "prompt_cache_key", "extra", "top_logprobs", "tags")
+    assert (await api_of().ask(path, body | {name: {"top_k": 3} for name in names})).status == 200
 
 
-@pytest.mark.parametrize(
-    "text", [b"b \\ud800", b"\\ud800 \\udc00", b"\\udc00 b", b"\\ud83d\\ude00\\ud83d", b"\\\\\\ud800", b"\xed\xa0\x80"]
-)
 @pytest.mark.parametrize(
     ("path", "body", "place"),
     [
@@ -355,15 +315,10 @@ async def test_other_unknown_fields_are_ignored(api: HttpApi, path: str, body: d
         ("/similarity", b'{"inputs": {"source_sentence": "a", "sentences": ["b", "TEXT"]}}', "inputs.sentences[1]"),
     ],
 )
-async def test_a_text_that_is_no_unicode_is_named_with_its_place(
-    api: HttpApi, path: str, body: bytes, place: str, text: bytes
-) -> None:
-    reply = await api.ask(path, body.replace(b"TEXT", text))
-    fault = "bytes that are no UTF-8" if text[0] > 127 else "half of a surrogate pair, which is no text"
-    error = reply.json.get("error", reply.json)
-    assert (reply.status, error["message"] if isinstance(error, dict) and "message" in error else error) == (
-        400,
-        f"{place} has {fault}",
-    )
-    if "param" in error:
-        assert error["param"] == place
+async def test_a_text_that_is_no_unicode_is_named_with_its_place(path: str, body: bytes, place: str) -> None:
+    surrogates = (b"b \\ud800", b"\\ud800 \\udc00", b"\\udc00 b", b"\\ud83d\\ude00\\ud83d", b"\\\\\\ud800")
+    faults = dict.fromkeys(surrogates, "half of a surrogate pair, which is no text")
+    for text, fault in {**faults, b"\xed\xa0\x80": "bytes that are no UTF-8"}.items():
+        reply = await api_of().ask(path, body.replace(b"TEXT", text))
+        message = f"{place} has {fault}"
+        assert (reply.status, reply.error) == (400, (place if "param" in str(reply.json) else message, message))

@@ -1,23 +1,25 @@
-"""Connections of the HTTP API: what is still sent after a refusal is read and dropped, and what a drain answers."""
+"""Connections of the HTTP API: refusals that are read late, TLS, and what a drain answers."""
 
 import asyncio
+import base64
+import json
 import socket
 import ssl
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
 import pytest
-from asgi import HttpApi, Worker
-from wire import AFTER, Response, post, responses, serving, statuses, told
+from asgi import HttpApi, Wide, Worker
+from wire import AFTER, Response, exchange, post, refuses_strangers, responses, serving, statuses
 
-from shared.errors import Overloaded, Unauthenticated
-from shared.security import identity
+from shared import security
+from shared.security import Fresh, Identity, identity
 from shared.server.calls import Calls
 from support.certificates import Authority
 
 LARGE = 20_000_000
-CLOSE = b"Connection: close"
 
 
 def sent_whole(address: tuple[str, int], pieces: Sequence[bytes], context: ssl.SSLContext | None) -> list[Response]:
@@ -34,48 +36,26 @@ def sent_whole(address: tuple[str, int], pieces: Sequence[bytes], context: ssl.S
         return responses(bytes(raw))
 
 
-def unknown(_: object) -> object:
-    raise Unauthenticated("no such key")
-
-
-def strict() -> Calls:
-    """Nobody is let in."""
-    return Calls(timeout=600, identify=unknown)  # type: ignore[arg-type]
-
-
-def busy(_: object) -> None:
-    raise Overloaded("too much at once", retry_after=1.0)
-
-
-def full() -> Calls:
-    """Nobody is let in at present."""
-    return Calls(timeout=600, check=busy)
-
-
-REFUSED = [
-    ("/v1/embeddings", (), strict, 401),
-    ("/v1/embeddings", (), full, 429),
-    ("/v1/embeddings", (b"Content-Encoding: gzip",), None, 415),
-    ("/v1/embeddings", (b"Selvage-Timeout: none",), None, 400),
-    ("/none", (), None, 404),
-    ("/health", (), None, 405),
-]
-
-
-@pytest.mark.parametrize(("path", "lines", "calls", "status"), REFUSED)
-@pytest.mark.parametrize("is_chunked", [True, False])
+@pytest.mark.parametrize(
+    ("path", "lines", "calls", "status"),
+    [
+        (b"/v1/embeddings", (), refuses_strangers(), 401),
+        (b"/v1/embeddings", (b"Content-Encoding: gzip",), None, 415),
+        (b"/none", (), None, 404),
+    ],
+)
 async def test_a_refusal_reaches_who_reads_only_afterwards(
-    path: str, lines: tuple[bytes, ...], calls: object, status: int, is_chunked: bool
+    path: bytes, lines: tuple[bytes, ...], calls: Calls | None, status: int
 ) -> None:
-    """And the next request of the connection is another one."""
-    api = HttpApi(Worker(), calls() if callable(calls) else None)
-    framing = b"Transfer-Encoding: chunked" if is_chunked else b"Content-Length: %d" % LARGE
-    head = post(framing, *lines, path=path.encode(), body=b"", framed=False)
-    body = [b"%x\r\n" % LARGE, bytes(LARGE), b"\r\n0\r\n\r\n"] if is_chunked else [bytes(LARGE)]
-    next_one = b"GET /docs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-    async with serving(api) as address:
-        found = await asyncio.to_thread(sent_whole, address, [head, *body, next_one], None)
-    assert statuses(found) == [status, 200]
+    """And the next request of the connection is another one, with a body in one piece or in chunks."""
+    async with serving(HttpApi(Worker(), calls)) as address:
+        for framing, body in (
+            (b"Content-Length: %d" % LARGE, [bytes(LARGE)]),
+            (b"Transfer-Encoding: chunked", [b"%x\r\n" % LARGE, bytes(LARGE), b"\r\n0\r\n\r\n"]),
+        ):
+            head = post(framing, *lines, path=path, body=b"", framed=False)
+            pieces = [head, *body, AFTER.replace(b"/v1/models", b"/docs")]
+            assert statuses(await asyncio.to_thread(sent_whole, address, pieces, None)) == [status, 200]
 
 
 async def test_a_body_that_is_too_large_is_told_so() -> None:
@@ -88,20 +68,64 @@ async def test_a_body_that_is_too_large_is_told_so() -> None:
             assert statuses(await asyncio.to_thread(sent_whole, address, pieces, None)) == [413, 200]
 
 
-async def test_the_same_over_tls(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
+def shown_by(authority: Authority, clients: Path | str = "") -> Fresh[Identity]:
+    """A certificate for the port; with `clients` callers need one that this file's authorities signed."""
     files = authority.files("server", "127.0.0.1")
-    shown = identity(str(files.certificate), str(files.key), "", lambda _: None)
+    return identity(str(files.certificate), str(files.key), str(clients), lambda _: None)
+
+
+async def test_a_refusal_over_tls_reaches_who_reads_only_afterwards(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
     context = ssl.create_default_context(cafile=str(authority.file))
     head = post(b"Content-Length: %d" % LARGE, path=b"/none", body=b"", framed=False)
-    async with serving(HttpApi(Worker()), shown) as address:
-        found = await asyncio.to_thread(sent_whole, address, [head, bytes(LARGE), AFTER], context)
-    assert statuses(found) == [404, 200]
+    async with serving(HttpApi(Worker()), shown_by(authority)) as address:
+        replies = await asyncio.to_thread(sent_whole, address, [head, bytes(LARGE), AFTER], context)
+    assert statuses(replies) == [404, 200]
 
 
-async def test_what_follows_the_last_request_is_not_answered() -> None:
-    async with serving(HttpApi(Worker())) as address:
-        assert statuses(await told(address, post(CLOSE) + AFTER * 10)) == [200]
+@pytest.mark.parametrize("secured", [False, True])
+async def test_a_reply_of_megabytes_arrives_whole_and_the_connection_goes_on(tmp_path: Path, secured: bool) -> None:
+    """It is written in parts, as the caller reads."""
+    authority = Authority(tmp_path)
+    shown = shown_by(authority) if secured else None
+    context = ssl.create_default_context(cafile=str(authority.file)) if secured else None
+    body = json.dumps({"input": ["a", "b c"] * 4, "encoding_format": "base64"}).encode()
+    async with serving(HttpApi(Wide()), shown) as address:
+        large, after = await exchange(address, post(body=body) + AFTER, tls=context)
+    rows = np.array([np.frombuffer(base64.b64decode(row["embedding"]), dtype="<f4") for row in large.json["data"]])
+    assert rows.shape == (8, 128 * 1024)
+    assert (np.diff(rows) == 1).all()
+    assert after.status == 200
+
+
+async def test_no_session_outlasts_who_signs_for_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that was let in before shows its certificate again."""
+    monkeypatch.setattr(security, "LOOK_SECONDS", 0.0)
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    old, new = (Authority(tmp_path / name) for name in ("old", "new"))
+    client, clients = old.files("client", "client"), tmp_path / "clients.pem"
+    clients.write_bytes(old.file.read_bytes())
+    context = ssl.create_default_context(cafile=str(old.file))
+    context.load_cert_chain(client.certificate, client.key)
+
+    def ask(address: tuple[str, int], session: ssl.SSLSession | None) -> tuple[bytes, ssl.SSLSession | None]:
+        with (
+            socket.create_connection(address, timeout=120) as plain,
+            context.wrap_socket(plain, server_hostname=address[0], session=session) as secured,
+        ):
+            secured.sendall(AFTER)
+            return secured.recv(4096), secured.session
+
+    async with serving(HttpApi(Worker()), shown_by(old, clients)) as address:
+        reply, session = await asyncio.to_thread(ask, address, None)
+        assert reply.startswith(b"HTTP/1.1 200")
+        clients.write_bytes(new.file.read_bytes())
+        try:
+            reply, _ = await asyncio.to_thread(ask, address, session)
+        except (ssl.SSLError, ConnectionError):
+            reply = b""
+        assert not reply
 
 
 async def test_a_drain_answers_what_runs_and_closes_what_idles() -> None:
@@ -112,7 +136,7 @@ async def test_a_drain_answers_what_runs_and_closes_what_idles() -> None:
         idle[1].write(AFTER.replace(b"Connection: close\r\n", b""))
         assert await idle[0].readuntil(b"\r\n\r\n")
         worker.go_on.clear()
-        running = asyncio.create_task(told(address, post()))
+        running = asyncio.create_task(exchange(address, post()))
         await worker.reached.wait()
         asyncio.get_running_loop().call_later(0.3, worker.go_on.set)
     (answer,) = await running
@@ -125,7 +149,7 @@ async def test_a_drain_ends_with_its_time() -> None:
     worker = Worker()
     worker.go_on.clear()
     async with serving(HttpApi(worker)) as address:
-        running = asyncio.create_task(told(address, post()))
+        running = asyncio.create_task(exchange(address, post()))
         await worker.reached.wait()
     assert [answer.status for answer in await running] in ([], [500])
     assert worker.cancelled == 1

@@ -1,6 +1,5 @@
 """Queries and documents of late interaction: lengths, expansion, explanations, texts against given documents."""
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import fakes
@@ -10,15 +9,13 @@ import pytest
 from frontend_service.api.selvage_v1 import codec
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import Truncation
-from frontend_service.services.embed import EmbeddingService
-from frontend_service.services.models import ModelService
-from frontend_service.services.pipeline import Pipeline, ServedModel
+from frontend_service.services.pipeline import ServedModel
 from frontend_service.services.rank import RankingService
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
-from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
+from selvage.v1 import ranking_pb2, vectors_pb2
 from shared.card import LateInteraction
-from shared.errors import DimensionMismatch, InputTooLong, InvalidInput, LimitExceeded, ResultTooLarge, UnsupportedTask
-from shared.jobs import Encode, Job, JobResult, MaxSim, Score
+from shared.errors import InputTooLong, InvalidInput, LimitExceeded, ResultTooLarge, UnsupportedTask
+from shared.jobs import Job, JobResult, MaxSim
 from shared.terms import RequestTerms
 from shared.vectors import InputType, Layout, OutputKind, QueryExpansion, ScoringMethod
 
@@ -49,27 +46,9 @@ def tokenize(made: ModelTokenizer, text: str, side: InputType, **cut: Any) -> tu
     return np.frombuffer(tokenized.tokens.ids, "<i4").tolist(), tokenized.unattended_tails[0]
 
 
-def service(**card: Any) -> tuple[Pipeline, fakes.FakeWorker]:
-    worker = fakes.FakeWorker(fakes.card(**{"late_interaction": reading()} | card))
-    pool = ThreadPoolExecutor(1)
-    return Pipeline(worker, Limits(message_bytes=100_000), pool, pool), worker
-
-
-@pytest.mark.parametrize("attended", [True, False])
-def test_a_fixed_expansion_fills_queries_up_to_its_length(attended: bool) -> None:
-    """With mask tokens after the last special one; nobody attends to them unless the model does."""
-    made = tokenization(attend_to_expansion=attended)
-    assert tokenize(made, "a b", QUERY) == ([1, 4, 5, 2, MASK, MASK, MASK, MASK], 0 if attended else 4)
-    assert tokenize(made, "a b c d e f", QUERY) == ([1, 4, 5, 6, 7, 8, 9, 2], 0)
-    for side in (DOCUMENT, NEITHER):
-        assert tokenize(made, "a b", side) == ([1, 4, 5, 2], 0)
-
-
-def test_a_least_expansion_leaves_longer_queries_alone() -> None:
-    """MIN: at least so many, up to the query's own limit."""
-    made = tokenization(query_expansion=QueryExpansion.MIN, expansion_length=5, query_length=9)
-    assert tokenize(made, "a", QUERY) == ([1, 4, 2, MASK, MASK], 2)
-    assert tokenize(made, "a b c d e f g", QUERY)[0] == [1, 4, 5, 6, 7, 8, 9, 10, 2]
+def service(**card: Any) -> tuple[RankingService, fakes.FakeWorker]:
+    made, worker = fakes.service(Limits(message_bytes=100_000), **{"late_interaction": reading()} | card)
+    return RankingService(made), worker
 
 
 def test_each_side_has_its_own_limit() -> None:
@@ -113,33 +92,6 @@ def test_the_token_that_ends_a_text_may_expand_it() -> None:
     assert made.token_ids([[1, 4, 2]], Truncation(), QUERY).unattended_tails == (0,)
 
 
-async def test_tokenize_shows_what_embed_and_rerank_feed() -> None:
-    """The same ids, and how many of them expansion added."""
-    made, worker = service()
-    shown = await ModelService(made).tokenize(
-        codec.tokenize_request_from_pb(
-            model_pb2.TokenizeRequest(texts=["a b"], input_type=vectors_pb2.INPUT_TYPE_QUERY)
-        )
-    )
-    text = codec.tokenize_response_to_pb(shown).texts[0]
-    assert text.expansion_tokens == 4
-    assert list(text.special) == [True, False, False, True, True, True, True, True]
-    assert list(text.tokens)[-2:] == ["[UNK]", "[UNK]"]
-    request = embedding_pb2.EmbedRequest(texts=["a b"], input_type=vectors_pb2.INPUT_TYPE_QUERY)
-    request.outputs.append(vectors_pb2.OUTPUT_KIND_MULTI_VECTOR)
-    again = embedding_pb2.EmbedRequest(input_type=request.input_type, outputs=request.outputs)
-    again.tokenized.add(ids=text.ids)
-    for each in (request, again):
-        await EmbeddingService(made).embed(codec.embed_request_from_pb(each), LATER)
-    scoring = ranking_pb2.RerankRequest(query="a b", documents=["a"], method=LATE)
-    await RankingService(made).rerank(codec.rerank_request_from_pb(scoring), LATER)
-    assert [job.unattended_tails for job in worker.jobs] == [(4,), (4,), (4, 0)]
-    fed = [np.frombuffer(job.tokens.ids, "<i4")[:8].tolist() for job in worker.jobs]
-    assert fed == [list(text.ids)] * 3
-    assert isinstance(worker.jobs[0].work, Encode)
-    assert worker.jobs[0].work.input_type is QUERY
-
-
 class Explaining(fakes.FakeWorker):
     """Its second document has no winner; each token of the others is won by its neighbour."""
 
@@ -151,59 +103,45 @@ class Explaining(fakes.FakeWorker):
         return JobResult(scores=result.scores, winners=winners.tobytes(), similarities=similarities.tobytes())
 
 
-async def test_an_explanation_names_tokens_of_both_texts() -> None:
-    """In the order of the ranking, cut with it; empty for a document without a scoreable token."""
-    worker = Explaining(fakes.card())
-    pool = ThreadPoolExecutor(1)
-    made = Pipeline(worker, Limits(), pool, pool)
+async def test_an_explanation_follows_the_ranking() -> None:
+    """It is cut with it, and empty for a document without a scoreable token."""
+    ranking = RankingService(fakes.pipeline_of(Explaining(fakes.card())))
     message = ranking_pb2.RerankRequest(query="a b", documents=["c", "d", "e f"], method=LATE, explain=True)
-    request = codec.rerank_request_from_pb(message)
-    reranked = await RankingService(made).rerank(request, LATER)
-    assert isinstance(worker.jobs[0].work, Score)
-    assert worker.jobs[0].work.explain
-    results = codec.rerank_response_to_pb(reranked).results
-    assert [each.index for each in results] == [1, 2, 0]
-    assert not results[0].explanation
-    found = [(each.query_token, each.document_token, each.document_position) for each in results[2].explanation]
-    assert found == [("[CLS]", "[CLS]", 0), ("a", "c", 1), ("b", "[SEP]", 2), ("[SEP]", "[CLS]", 0)]
-    assert [each.document_token for each in results[1].explanation] == ["e"] * 4
-    assert {each.similarity for each in results[1].explanation} == {0.5}
-    message.top_n = 1
-    reranked = await RankingService(made).rerank(codec.rerank_request_from_pb(message), LATER)
-    assert len(reranked.ranking) == len(reranked.explanations) == 1
+    for top_n in (3, 1):
+        message.top_n = top_n
+        reranked = await ranking.rerank(codec.rerank_request_from_pb(message), LATER)
+        explained = [
+            (result.index, [match.document_token for match in result.explanation])
+            for result in codec.rerank_response_to_pb(reranked).results
+        ]
+        assert explained == [(1, []), (2, ["e"] * 4), (0, ["[CLS]", "c", "[SEP]", "[CLS]"])][:top_n]
 
 
-async def test_only_late_interaction_explains() -> None:
-    made, _ = service()
-    message = ranking_pb2.RerankRequest(
-        query="a", documents=["c"], method=vectors_pb2.SCORING_METHOD_DENSE, explain=True
-    )
-    with pytest.raises(InvalidInput, match="explain needs LATE_INTERACTION") as refused:
-        await RankingService(made).rerank(codec.rerank_request_from_pb(message), LATER)
-    assert refused.value.field == "explain"
+async def test_explanations_are_bounded() -> None:
+    ranking, _ = service()
     large = ranking_pb2.RerankRequest(query="a", documents=["c"] * 400, method=LATE, explain=True)
     with pytest.raises(ResultTooLarge, match="set top_n"):
-        await RankingService(made).rerank(codec.rerank_request_from_pb(large), LATER)
+        await ranking.rerank(codec.rerank_request_from_pb(large), LATER)
     larger = ranking_pb2.RerankRequest(query="a", documents=["c"] * 2000, method=LATE, explain=True, top_n=1)
     with pytest.raises(LimitExceeded, match="explain fewer documents"):
-        await RankingService(made).rerank(codec.rerank_request_from_pb(larger), LATER)
+        await ranking.rerank(codec.rerank_request_from_pb(larger), LATER)
 
 
-def given_documents(count: int = 2, dimensions: int = 8) -> vectors_pb2.MultiVectors:
+def given_documents(count: int = 2) -> vectors_pb2.MultiVectors:
     return vectors_pb2.MultiVectors(
         data_type=vectors_pb2.DATA_TYPE_FLOAT32,
-        dimensions=dimensions,
+        dimensions=8,
         lengths=[1] * count,
-        data=np.ones((count, dimensions), "<f4").tobytes(),
+        data=np.ones((count, 8), "<f4").tobytes(),
     )
 
 
 async def test_texts_against_given_documents_travel_as_one_job() -> None:
     """With the query's prompt, limit and expansion; rows and sum or mean as the model's files say."""
-    made, worker = service(prompts={"query": "query : "}, averages_late_interaction=True)
+    ranking, worker = service(prompts={"query": "query : "}, averages_late_interaction=True)
     for normalize in (None, True, False):
         message = ranking_pb2.MaxSimRequest(query_texts=["a"], documents=given_documents(), normalize=normalize)
-        await RankingService(made).max_sim(codec.max_sim_request_from_pb(message), LATER)
+        await ranking.max_sim(codec.max_sim_request_from_pb(message), LATER)
     assert worker.jobs[0].tokens.lengths == (8,)
     assert worker.jobs[0].unattended_tails == (3,)
     works = [job.work for job in worker.jobs]
@@ -215,11 +153,8 @@ async def test_texts_against_given_documents_travel_as_one_job() -> None:
 @pytest.mark.parametrize(
     ("fields", "card", "error", "field"),
     [
-        ({"queries": given_documents()}, {}, InvalidInput, "query_texts"),
-        ({"query_texts": []}, {}, InvalidInput, "queries.lengths"),
         ({"documents": vectors_pb2.MultiVectors(dimensions=8)}, {}, InvalidInput, "documents.lengths"),
         ({"layout": vectors_pb2.LAYOUT_PAIRS}, {}, InvalidInput, "documents.lengths"),
-        ({"documents": given_documents(2, 9)}, {}, DimensionMismatch, "documents.dimensions"),
         ({"query_texts": ["a " * 9]}, {}, InputTooLong, "query_texts[0]"),
         ({"max_tokens_per_query": 9}, {}, LimitExceeded, "max_tokens_per_query"),
         ({"documents": given_documents(3000), "explain": True}, {}, LimitExceeded, "explain"),
@@ -230,9 +165,9 @@ async def test_texts_against_given_documents_travel_as_one_job() -> None:
 async def test_what_makes_no_sense_of_texts_and_documents_is_refused(
     fields: dict[str, Any], card: dict[str, Any], error: type[Exception], field: str
 ) -> None:
-    made, worker = service(**card)
+    ranking, worker = service(**card)
     values = {"query_texts": ["a"], "documents": given_documents()} | fields
     with pytest.raises(error) as refused:
-        await RankingService(made).max_sim(codec.max_sim_request_from_pb(ranking_pb2.MaxSimRequest(**values)), LATER)
+        await ranking.max_sim(codec.max_sim_request_from_pb(ranking_pb2.MaxSimRequest(**values)), LATER)
     assert refused.value.field == field  # type: ignore[attr-defined]
     assert not worker.jobs

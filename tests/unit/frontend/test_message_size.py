@@ -1,22 +1,30 @@
-"""How large messages, texts and replies are, told without writing them again, which would hold up everybody else."""
+"""How large messages, texts, results and replies are, told without writing them, which would hold up everybody else."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from fakes import FakeWorker, card
-from hypothesis import given
-from hypothesis import strategies as st
 
 from frontend_service.api.selvage_v1.servicers import EmbeddingServicer, ModelServicer
-from frontend_service.domain.limits import SHOWN_TOKEN_BYTES, Limits, utf8_bytes
+from frontend_service.domain.limits import (
+    LINK_MATCH_BYTES,
+    SCORE_BYTES,
+    SHOWN_TOKEN_BYTES,
+    SPARSE_PAIR_BYTES,
+    Limits,
+    result_bytes,
+    utf8_bytes,
+)
 from frontend_service.frontend import Frontend
 from frontend_service.services.pipeline import Pipeline
 from selvage.v1.embedding_pb2 import EmbedRequest, TokenIds
 from selvage.v1.model_pb2 import DetokenizeRequest, TokenizeRequest
 from shared.caller import Caller
+from shared.jobs import NO_TOKENS, Encode, MaxSim, RaggedTokens
 from shared.server.calls import Calls
 from shared.server.interceptor import CALLER
+from shared.vectors import DataType, Layout, MultiVectors, OutputKind
 
 MESSAGES: dict[str, tuple[Any, Any]] = {
     "Embed": (EmbeddingServicer, EmbedRequest(texts=["a"])),
@@ -25,10 +33,10 @@ MESSAGES: dict[str, tuple[Any, Any]] = {
 }
 
 
-@given(st.text())
-def test_bytes_of_a_text(text: str) -> None:
-    if all(letter < "\ud800" or letter > "\udfff" for letter in text):
-        assert utf8_bytes(text) == len(text.encode())
+@pytest.mark.parametrize("point", [0, 0x7F, 0x80, 0x7FF, 0x800, 0xD7FF, 0xE000, 0xFFFF, 0x10000, 0x10FFFF])
+def test_bytes_of_a_text(point: int) -> None:
+    text = f"a{chr(point) * 3}b"
+    assert utf8_bytes(text) == len(text.encode())
 
 
 class Offloads:
@@ -76,3 +84,42 @@ async def test_replies_that_no_worker_makes_count_before_they_are_written(monkey
     written = await offloads.answer("Detokenize", 10)
     size = len(written.texts[0].encode())
     assert (offloads.reserved, offloads.sizes[1:]) == ([size], [size])
+
+
+@pytest.mark.parametrize("top_k", [1_000, 2_000_000_000])
+def test_a_sparse_vector_has_no_more_weights_than_the_vocabulary(top_k: int) -> None:
+    """Or one request would reserve gigabytes, and others would be refused until it is answered."""
+    sparse = frozenset({OutputKind.SPARSE})
+    work = Encode(outputs=sparse, normalize=True, normalize_tokens=True, sparse_top_k=top_k)
+    tokens = RaggedTokens.of([[1, 2], [3]])
+    assert result_bytes(work, tokens, card(vocabulary_size=100)) == 2 * 100 * SPARSE_PAIR_BYTES
+
+
+def rows(*lengths: int) -> MultiVectors:
+    """Binary rows of eight dimensions, a byte each."""
+    data_type = DataType.BINARY
+    return MultiVectors(data_type=data_type, dimensions=8, lengths=lengths, data=b"1" * sum(lengths), scales=b"")
+
+
+@pytest.mark.parametrize(
+    ("layout", "queries", "documents", "scores", "winners"),
+    [
+        (Layout.MATRIX, (3,), (2, 2, 2, 2), 4, 3 * 4),
+        (Layout.MATRIX, (3, 2), (2, 2, 2, 2), 8, 5 * 4),
+        (Layout.PAIRS, (3,), (2,), 1, 3),
+        (Layout.PAIRS, (3, 2), (2, 2), 2, 5),
+    ],
+)
+def test_an_explained_maxsim_has_a_winner_for_each_score_and_query_row(
+    layout: Layout, queries: tuple[int, ...], documents: tuple[int, ...], scores: int, winners: int
+) -> None:
+    work = MaxSim(
+        queries=rows(*queries),
+        documents=rows(*documents),
+        layout=layout,
+        unit_rows=False,
+        unit_queries=False,
+        mean=False,
+        explain=True,
+    )
+    assert result_bytes(work, NO_TOKENS, card()) == scores * SCORE_BYTES + winners * LINK_MATCH_BYTES

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -11,22 +10,20 @@ import numpy as np
 import pytest
 from fake_workers import FakeWorker as FakeRemoteWorker
 from fake_workers import World
-from fakes import WORDS, FakeWorker, card, tokenizer_json
+from fakes import WORDS, FakeWorker, card, pipeline_of, tokenizer_json
 from hypothesis import given
 from hypothesis import strategies as st
 
 from frontend_service.api.selvage_v1 import codec
 from frontend_service.api.selvage_v1.codec import detokenize_request_from_pb
-from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import PromptChoice, TokenizeRequest
 from frontend_service.services.embed import EmbeddingService
 from frontend_service.services.models import ModelService
-from frontend_service.services.pipeline import Pipeline
 from frontend_service.tokenizing.tokenizer import read_files
 from selvage.v1 import embedding_pb2, model_pb2
 from shared.card import QueryRoute
 from shared.errors import InputTooLong, InvalidInput, Overloaded
-from shared.jobs import Encode, Job, JobResult, Priority, RaggedTokens, SparseRows
+from shared.jobs import Job, JobResult, Priority, RaggedTokens, SparseRows
 from shared.load import Backlog, Load
 from shared.query_table import QueryTable
 from shared.terms import RequestTerms
@@ -85,7 +82,7 @@ class SparseWorker(FakeWorker):
 
 
 def services(worker: SparseWorker) -> tuple[EmbeddingService, ModelService]:
-    pipeline = Pipeline(worker, Limits(), ThreadPoolExecutor(1), ThreadPoolExecutor(1))
+    pipeline = pipeline_of(worker)
     return EmbeddingService(pipeline), ModelService(pipeline)
 
 
@@ -113,38 +110,20 @@ async def test_queries_are_looked_up_without_a_worker() -> None:
     assert worker.jobs == []
 
 
-async def test_documents_go_to_a_worker() -> None:
-    worker = SparseWorker()
-    service, _ = services(worker)
-    answer = await service.embed(embed(DOCUMENT), LATER)
-    (job,) = worker.jobs
-    assert isinstance(job.work, Encode)
-    assert (job.work.input_type, job.tokens.lengths) == (DOCUMENT, (5, 3))
-    assert answer.result.sparse is not None
-    assert weights_of(answer.result.sparse) == [{1: 7.0}, {1: 7.0}]
-
-
-@pytest.mark.parametrize(("default", "jobs"), [(QUERY, 0), (DOCUMENT, 1)])
-async def test_texts_without_a_kind_go_the_default_way(default: InputType, jobs: int) -> None:
+@pytest.mark.parametrize("default", [QUERY, DOCUMENT, UNSPECIFIED])
+async def test_texts_without_a_kind_go_the_default_way(default: InputType) -> None:
+    """Without one the kind must be said: the error names the field."""
     worker = SparseWorker(query_route=route(default_input_type=default))
     service, models = services(worker)
-    await service.embed(embed(), LATER)
-    assert len(worker.jobs) == jobs
-    shown = await models.tokenize(TokenizeRequest(texts=("a",)))
-    assert len(shown.texts[0].encoding) == (1 if default is QUERY else 3)
-
-
-async def test_without_a_default_the_kind_must_be_said() -> None:
-    """The error names the field; texts with a kind are served."""
-    worker = SparseWorker(query_route=route(default_input_type=UNSPECIFIED))
-    service, models = services(worker)
+    if default is not UNSPECIFIED:
+        await service.embed(embed(), LATER)
+        assert len(worker.jobs) == (default is DOCUMENT)
+        shown = await models.tokenize(TokenizeRequest(texts=("a",)))
+        assert len(shown.texts[0].encoding) == (1 if default is QUERY else 3)
+        return
     ids = codec.embed_request_from_pb(embedding_pb2.EmbedRequest(tokenized=[{"ids": [5]}]))
-    requests = [
-        service.embed(embed(), LATER),
-        service.embed(ids, LATER),
-        models.tokenize(TokenizeRequest(texts=("a",))),
-    ]
-    for call in requests:
+    calls = [service.embed(embed(), LATER), service.embed(ids, LATER), models.tokenize(TokenizeRequest(texts=("a",)))]
+    for call in calls:
         with pytest.raises(InvalidInput) as refused:
             await call
         assert refused.value.field == "input_type"
@@ -224,14 +203,14 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize(("files", "told", "why"), LIES.values(), ids=LIES)
-def test_files_that_do_not_fit_are_refused(files: dict[str, bytes], told: QueryRoute, why: str) -> None:
+@pytest.mark.parametrize(("files", "query_route", "why"), LIES.values(), ids=LIES)
+def test_files_that_do_not_fit_are_refused(files: dict[str, bytes], query_route: QueryRoute, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        read_files(FILES | files, card(**sparse_card(query_route=told)))
+        read_files(FILES | files, card(**sparse_card(query_route=query_route)))
 
 
-def remote(**changes: Any) -> FakeRemoteWorker:
-    worker = FakeRemoteWorker(**sparse_card(**changes))
+def remote() -> FakeRemoteWorker:
+    worker = FakeRemoteWorker(**sparse_card())
     worker.tokenizer = FILES["tokenizer.json"]
     worker.more_files = [(name, content) for name, content in FILES.items() if name != "tokenizer.json"]
     return worker
@@ -259,11 +238,3 @@ async def test_the_table_comes_with_the_tokenizer(looks_up: bool) -> None:
         assert served.table_of(QUERY) is None
         with pytest.raises(Overloaded):
             world.fleet.check_terms(terms)
-
-
-async def test_a_worker_with_another_table_is_not_served() -> None:
-    worker = remote()
-    worker.more_files = [("query_tokenizer.json", bare_tokenizer()), ("query_table.f32", WEIGHTS[::-1].tobytes())]
-    async with World(worker) as world:
-        await eventually(lambda: "cannot be read" in world.fleet._why())
-        assert not world.fleet.workers.get("fake")

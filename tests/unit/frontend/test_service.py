@@ -2,13 +2,12 @@
 
 import asyncio
 import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from fakes import WORDS, FakeWorker, card, tokenizer_json
+from fakes import WORDS, service, tokenizer_json
 
 from frontend_service import postprocess
 from frontend_service.api.selvage_v1 import codec
@@ -16,7 +15,6 @@ from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import DetokenizeRequest, TokenizeRequest
 from frontend_service.services.embed import EmbeddingService
 from frontend_service.services.models import ModelService
-from frontend_service.services.pipeline import Pipeline
 from frontend_service.services.rank import RankingService
 from frontend_service.tokenizing.tokenizer import ModelTexts, ModelTokenizer
 from frontend_service.tokenizing.tokens import Chunks
@@ -27,18 +25,12 @@ from shared.errors import (
     LimitExceeded,
     ResultTooLarge,
     UnsupportedDimensions,
-    UnsupportedTask,
 )
-from shared.jobs import Encode, Score
+from shared.jobs import Encode
 from shared.terms import RequestTerms
-from shared.vectors import DataType, OutputKind, ScoringMethod
+from shared.vectors import DataType, OutputKind
 
 LATER = RequestTerms.within(3600)
-
-
-def service(limits: Limits | None = None, **changes: Any) -> tuple[Pipeline, FakeWorker]:
-    worker = FakeWorker(card(**changes))
-    return Pipeline(worker, limits or Limits(), ThreadPoolExecutor(1), ThreadPoolExecutor(1)), worker
 
 
 def embed(**fields: Any) -> Any:
@@ -50,19 +42,7 @@ def rerank(**fields: Any) -> Any:
     return codec.rerank_request_from_pb(message)
 
 
-async def test_an_embed_becomes_one_job_with_the_models_own_choices() -> None:
-    """Dense, normalised as the files say, all dimensions, float32; the time that is left goes along."""
-    made, worker = service()
-    answer = await EmbeddingService(made).embed(embed(), LATER)
-    job = worker.jobs[0]
-    assert job.tokens.lengths == (3, 4)
-    assert job.work == Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=True)
-    assert job.remaining is not None
-    assert 0 < job.remaining <= 3600
-    assert answer.truncated == (False, False)
-
-
-async def test_a_request_overrides_them() -> None:
+async def test_a_request_overrides_what_the_model_chooses() -> None:
     made, worker = service(prompts={"query": "query : "}, include_prompt=False)
     message = embed(outputs=[1, 3], dimensions=4, normalize=False, data_type=5, prompt_name="query")
     await EmbeddingService(made).embed(message, LATER)
@@ -76,28 +56,11 @@ async def test_a_request_overrides_them() -> None:
     assert worker.jobs[0].prompt_lengths == (3, 3)
 
 
-async def test_a_rerank_sends_query_and_documents_in_one_job_and_sorts_what_comes() -> None:
-    """Best first, equal scores in the order of the request, cut to top_n."""
-    made, worker = service(prompts={"query": "query : "})
-    reranked = await RankingService(made).rerank(rerank(method=2, top_n=3), LATER)
-    assert worker.jobs[0].tokens.lengths == (5, 3, 4, 3, 3)
-    assert isinstance(worker.jobs[0].work, Score)
-    assert worker.jobs[0].work.method is ScoringMethod.LATE_INTERACTION
-    assert reranked.ranking == [(1, 3.0), (2, 3.0), (3, 2.0)]
-    assert reranked.answer.tokens.total == 18
-
-
 async def test_allowed_dimensions_come_from_the_files() -> None:
     made, _ = service(allowed_dimensions=(2, 4))
     await EmbeddingService(made).embed(embed(dimensions=4), LATER)
     with pytest.raises(UnsupportedDimensions, match="2, 4, 8"):
         await EmbeddingService(made).embed(embed(dimensions=5), LATER)
-
-
-async def test_an_output_that_the_model_lacks() -> None:
-    made, _ = service(outputs=(OutputKind.DENSE,))
-    with pytest.raises(UnsupportedTask, match="it has DENSE"):
-        await EmbeddingService(made).embed(embed(outputs=[3]), LATER)
 
 
 @pytest.mark.parametrize(
@@ -176,13 +139,13 @@ async def test_requests_take_turns_chunk_by_chunk() -> None:
             yield number
         return name
 
-    running = [asyncio.ensure_future(made.in_chunks(chunks(*each))) for each in (("a", 40), ("b", 40), ("wrong", 9))]
+    running = [asyncio.ensure_future(made.in_chunks(chunks(*named))) for named in (("a", 40), ("b", 40), ("wrong", 9))]
     await made.in_thread(lambda: None)  # behind the first chunk of each
     assert await made.in_chunks(chunks("c", 1)) == "c"
     assert order.index("c") < 30
-    told = await asyncio.gather(*running, return_exceptions=True)
-    assert told[:2] == ["a", "b"]
-    assert isinstance(told[2], ValueError)
+    outcomes = await asyncio.gather(*running, return_exceptions=True)
+    assert outcomes[:2] == ["a", "b"]
+    assert isinstance(outcomes[2], ValueError)
     assert (order.count("a"), order.count("b"), order.count("wrong")) == (40, 40, 1)
 
 
@@ -217,30 +180,31 @@ async def test_ids_to_write_are_limited(limits: Limits, field: str) -> None:
 async def test_many_ids_are_written_in_turns_and_within_a_reply() -> None:
     made, _ = service(Limits(message_bytes=200_000))
     some = ((4,) * 3000, *((number,) for number in range(4, 10)), (5,) * 9000, (6,) * 10)
-    found = await ModelService(made).detokenize(DetokenizeRequest(tokenized=some))
-    assert [text.split() for text in found.texts] == [[WORDS[each] for each in ids] for ids in some]
+    written = await ModelService(made).detokenize(DetokenizeRequest(tokenized=some))
+    assert [text.split() for text in written.texts] == [[WORDS[number] for number in ids] for ids in some]
     with pytest.raises(ResultTooLarge, match="fewer ids"):
         await ModelService(made).detokenize(DetokenizeRequest(tokenized=some * 9))
 
 
-@pytest.mark.parametrize(("rows", "limit"), [(1000, "similarities"), (40, "vector_elements")])
-async def test_given_vectors_are_bounded_by_what_they_cost(rows: int, limit: str) -> None:
-    """Products of rows, and numbers of a side, whatever their bytes."""
-    made, _ = service(Limits(**{limit: 900}))
-    side = vectors_pb2.MultiVectors(data_type=5, dimensions=64, lengths=[rows], data=bytes(8 * rows))
+@pytest.mark.parametrize(
+    ("limits", "rows", "dimensions", "words", "field"),
+    [
+        (Limits(similarities=900), 1000, 64, None, ""),
+        (Limits(vector_elements=900), 40, 64, None, ""),
+        (Limits(), 1, 16_392, "queries has rows of 16392 dimensions, the limit is 16384", "queries.dimensions"),
+    ],
+    ids=["products of rows", "numbers of a side", "the width that the worker's kernels want"],
+)
+async def test_given_vectors_are_bounded_by_what_they_cost(
+    limits: Limits, rows: int, dimensions: int, words: str | None, field: str
+) -> None:
+    side = vectors_pb2.MultiVectors(
+        data_type=5, dimensions=dimensions, lengths=[rows], data=bytes(dimensions // 8 * rows)
+    )
     request = codec.max_sim_request_from_pb(ranking_pb2.MaxSimRequest(queries=side, documents=side))
-    with pytest.raises(LimitExceeded):
-        await RankingService(made).max_sim(request, LATER)
-
-
-async def test_given_vectors_have_a_bounded_width() -> None:
-    """As the worker's kernels want it; however few rows there are."""
-    made, _ = service(Limits())
-    side = vectors_pb2.MultiVectors(data_type=5, dimensions=16_392, lengths=[1], data=bytes(2049))
-    request = codec.max_sim_request_from_pb(ranking_pb2.MaxSimRequest(queries=side, documents=side))
-    with pytest.raises(LimitExceeded, match="queries has rows of 16392 dimensions, the limit is 16384") as refused:
-        await RankingService(made).max_sim(request, LATER)
-    assert refused.value.field == "queries.dimensions"
+    with pytest.raises(LimitExceeded, match=words) as refused:
+        await RankingService(service(limits)[0]).max_sim(request, LATER)
+    assert not field or refused.value.field == field
 
 
 def test_ranking_is_stable_and_copes_with_the_lowest_scores() -> None:

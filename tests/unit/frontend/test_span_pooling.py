@@ -1,17 +1,15 @@
 """Late chunking and spans in the frontend: which tokens belong to which span, windows, and what is refused by name."""
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
-from fakes import WORDS, FakeWorker, card
+from fakes import WORDS, FakeWorker, card, pipeline_of, words_of
 
 from frontend_service.api.selvage_v1 import codec
-from frontend_service.api.selvage_v1.servicers import _BatchPart as BatchPart
 from frontend_service.domain.limits import Limits
 from frontend_service.services.embed import EmbeddingService
-from frontend_service.services.pipeline import Answer, Pipeline
+from frontend_service.services.pipeline import Answer
 from selvage.v1 import embedding_pb2 as pb
 from shared.errors import InputTooLong, InvalidInput, LimitExceeded, ResultTooLarge, SelvageError, UnsupportedTask
 from shared.jobs import RANGE_TIMES
@@ -26,92 +24,34 @@ def spans(*bounds: tuple[int, int]) -> pb.Spans:
 
 
 async def embed(worker: FakeWorker, limits: Limits | None = None, **fields: Any) -> Answer:
-    made = Pipeline(worker, limits or Limits(), ThreadPoolExecutor(1), ThreadPoolExecutor(1))
     request = codec.embed_request_from_pb(pb.EmbedRequest(**fields))
-    return await EmbeddingService(made).embed(request, LATER)
+    return await EmbeddingService(pipeline_of(worker, limits)).embed(request, LATER)
 
 
-def told(answer: Answer, columns: slice = slice(3)) -> list[list[int]]:
-    """What the fake worker says of each row: the first token of its sequence's text, where its range starts and ends,
-    and the id of the range's last token."""
+def numbers_of(answer: Answer) -> list[list[int]]:
+    """What the fake worker says of each row: the first token of its sequence, where its range starts and ends."""
     assert answer.result.dense is not None
-    return np.frombuffer(answer.result.dense.data, dtype="<f4").reshape(-1, 8)[:, columns].astype(int).tolist()
-
-
-def spelled(worker: FakeWorker) -> list[str]:
-    """The sequences of the last job."""
-    job = worker.jobs[-1]
-    ids = np.split(np.frombuffer(job.tokens.ids, dtype="<i4"), job.tokens.offsets[1:-1])
-    return [" ".join(WORDS[each] for each in sequence) for sequence in ids]
+    return np.frombuffer(answer.result.dense.data, dtype="<f4").reshape(-1, 8)[:, :3].astype(int).tolist()
 
 
 async def test_chunks_become_one_sequence_with_a_range_each() -> None:
     """Special tokens and the prompt once: before the first chunk, and behind the last one, to which they belong."""
     worker = FakeWorker(card(**ABLE, prompts={"passage": "passage : "}, max_tokens=20))
     answer = await embed(worker, texts=["a b ", "c", " d e f"], late_chunking=True, prompt_name="passage")
-    assert spelled(worker) == ["[CLS] passage : a b c d e f [SEP]"]
-    assert [row[1:] for row in told(answer)] == [[0, 5], [5, 6], [6, 10]]
+    assert words_of(worker.jobs[-1].tokens) == ["[CLS] passage : a b c d e f [SEP]"]
+    assert [row[1:] for row in numbers_of(answer)] == [[0, 5], [5, 6], [6, 10]]
     assert answer.token_counts == (5, 1, 4)
-    assert answer.tokens.total == sum(answer.token_counts)
-    assert answer.truncated == (False,) * 3
-    assert (
-        codec.embed_response_to_pb(
-            codec.embed_request_from_pb(pb.EmbedRequest(texts=["a b ", "c", " d e f"], late_chunking=True)), answer
-        ).head.usage.prompt_tokens
-        == 10
-    )
-
-
-async def test_a_prompt_that_is_not_pooled_is_left_out_of_the_first_chunk() -> None:
-    """The worker gets its length, as for any text."""
-    changes = {"prompts": {"passage": "passage : "}, "include_prompt": False, "max_tokens": 20}
-    worker = FakeWorker(card(**ABLE, **changes))
-    await embed(worker, texts=["a ", "b"], late_chunking=True, prompt_name="passage")
-    assert worker.jobs[-1].prompt_lengths == (3,)
-    ranges = worker.jobs[-1].ranges
-    assert ranges is not None
-    assert (ranges.starts, ranges.stops) == ((0, 4), (4, 6))
-
-
-async def test_spans_become_ranges_of_their_texts_without_special_tokens() -> None:
-    """They may overlap and come in any order; their characters are those of the text, whatever the prompt."""
-    worker = FakeWorker(card(**ABLE, max_tokens=20))
-    asked = [spans((4, 7), (0, 3), (2, 5)), spans((0, 1))]
-    answer = await embed(worker, texts=["a b c d", "e f"], spans=asked, prompt="g h ")
-    assert spelled(worker) == ["[CLS] g h a b c d [SEP]", "[CLS] g h e f [SEP]"]
-    assert [row[1:] for row in told(answer)] == [[5, 7], [3, 5], [4, 6], [3, 4]]
-    assert answer.token_counts == (8, 6)
-    assert answer.truncated == (False, False)
+    assert answer.tokens.total == 10
 
 
 async def test_equal_texts_with_equal_spans_are_computed_once() -> None:
     """With other spans they are another input; every span has its own row, in the order of the request."""
     worker = FakeWorker(card(**ABLE))
-    one, other = spans((0, 1), (2, 3)), spans((2, 3))
-    answer = await embed(worker, texts=["a b", "c d", "a b", "a b"], spans=[one, other, one, other])
-    assert spelled(worker) == ["[CLS] a b [SEP]", "[CLS] c d [SEP]", "[CLS] a b [SEP]"]
+    both, last = spans((0, 1), (2, 3)), spans((2, 3))
+    answer = await embed(worker, texts=["a b", "c d", "a b", "a b"], spans=[both, last, both, last])
+    assert words_of(worker.jobs[-1].tokens) == ["[CLS] a b [SEP]", "[CLS] c d [SEP]", "[CLS] a b [SEP]"]
     a, c = WORDS.index("a"), WORDS.index("c")
-    assert told(answer) == [[a, 1, 2], [a, 2, 3], [c, 2, 3], [a, 1, 2], [a, 2, 3], [a, 2, 3]]
-
-
-async def test_a_document_over_the_limit_is_read_in_windows() -> None:
-    """Each has the special tokens and the prompt; chunks keep their order, and only ends of the document have these."""
-    worker = FakeWorker(card(**ABLE, max_tokens=7))
-    letters = "abcdefghij"
-    answer = await embed(
-        worker, texts=[f"{letter} " for letter in letters], late_chunking=True, prompt="z ", window_overlap=2
-    )
-    assert spelled(worker) == [
-        "[CLS] z a b c d [SEP]",
-        "[CLS] z c d e f [SEP]",
-        "[CLS] z e f g h [SEP]",
-        "[CLS] z g h i j [SEP]",
-    ]
-    bounds = [[0, 3], [3, 4], [4, 5], [5, 6]] + [[4, 5], [5, 6]] * 2 + [[4, 5], [5, 7]]
-    last = [*map(WORDS.index, letters[:-1]), WORDS.index("[SEP]")]
-    assert told(answer, slice(1, 4)) == [[*pair, token] for pair, token in zip(bounds, last, strict=True)]
-    assert answer.token_counts == (3, *(1,) * 8, 2)
-    assert answer.tokens.total == 28
+    assert numbers_of(answer) == [[a, 1, 2], [a, 2, 3], [c, 2, 3], [a, 1, 2], [a, 2, 3], [a, 2, 3]]
 
 
 async def test_spans_of_windows_come_back_in_the_order_of_the_request() -> None:
@@ -119,9 +59,9 @@ async def test_spans_of_windows_come_back_in_the_order_of_the_request() -> None:
     worker = FakeWorker(card(**ABLE, max_tokens=6))
     text = "a b c d e f g h i j"
     answer = await embed(worker, texts=[text], spans=[spans((16, 19), (0, 3), (10, 15), (0, 1))], window_overlap=1)
-    assert spelled(worker) == ["[CLS] a b c d [SEP]", "[CLS] e f g h [SEP]", "[CLS] h i j [SEP]"]
+    assert words_of(worker.jobs[-1].tokens) == ["[CLS] a b c d [SEP]", "[CLS] e f g h [SEP]", "[CLS] h i j [SEP]"]
     a, e, h = (WORDS.index(letter) for letter in "aeh")
-    assert told(answer) == [[h, 2, 4], [a, 1, 3], [e, 2, 5], [a, 1, 2]]
+    assert numbers_of(answer) == [[h, 2, 4], [a, 1, 3], [e, 2, 5], [a, 1, 2]]
 
 
 PLAIN = "a b c d e f"
@@ -217,17 +157,6 @@ def test_spans_are_counted_before_they_are_read() -> None:
     with pytest.raises(LimitExceeded, match="4 entries, the limit is 3") as refused:
         codec.embed_request_from_pb(message, Limits(spans=3))
     assert refused.value.field == "spans"
-
-
-def test_a_batch_is_halved_between_texts_with_their_spans() -> None:
-    """The chunks of a document are not computed apart, whatever their number."""
-    asked = [spans((0, number)) for number in range(1, 4)]
-    (first, one), (second, two) = codec.halve_request(pb.EmbedRequest(texts=["abc"] * 3, spans=asked))
-    assert (first, second) == (0, 1)
-    assert [*one.spans, *two.spans] == asked
-    assert (len(one.texts), len(two.texts)) == (1, 2)
-    assert BatchPart(0, pb.EmbedRequest(texts=["a", "b"]), 10).texts == 2
-    assert BatchPart(0, pb.EmbedRequest(texts=["a", "b"], late_chunking=True), 10).texts == 1
 
 
 @pytest.mark.parametrize(

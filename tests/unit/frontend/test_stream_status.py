@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import grpc
 import pytest
-from test_service import service
+from fakes import service
 
 from frontend_service.api.selvage_v1.servicers import register
 from frontend_service.frontend import Frontend
@@ -60,16 +60,6 @@ async def test_who_reads_after_too_long_is_told_so() -> None:
             await call.read()
         assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         await eventually(lambda: not admission.size)
-
-
-async def test_who_never_reads_leaves_nothing() -> None:
-    """The call ends, though its caller is never told."""
-    async with called(Bounds(read_seconds=0.5)) as (calls, call):
-        admission = calls.admission
-        await call.write(LARGE.SerializeToString())
-        await eventually(lambda: admission.size in REPLY)
-        await eventually(lambda: not admission.size and not admission.streams)
-        assert not call.done()
 
 
 async def test_who_still_writes_hears_of_a_bad_message() -> None:

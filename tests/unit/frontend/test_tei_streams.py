@@ -1,17 +1,26 @@
-"""A stream of tei.v1: its messages are requests of their own, and are answered in order."""
+"""Streams of tei.v1: messages are requests of their own, answered in order, or become one Rerank."""
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from frontend_service.api.streams import REQUEST_BYTES, REQUESTS, NotRead, Replies
-from frontend_service.api.tei_v1.tei_servicers import MessageStream
+from frontend_service.api.streams import REQUEST_BYTES, REQUESTS, Replies
+from frontend_service.api.tei_v1.tei_servicers import MessageStream, RerankGathering
+from frontend_service.domain.limits import Limits
 from shared.caller import Caller as Named
-from shared.errors import InvalidInput, Overloaded, SelvageError, WorkerUnavailable
-from shared.server.admission import Bounds
+from shared.errors import (
+    DeadlineExceeded,
+    InvalidInput,
+    LimitExceeded,
+    Overloaded,
+    SelvageError,
+    WorkerUnavailable,
+)
+from shared.server.admission import Admission, Bounds
 from shared.server.calls import Calls
 from support.clockwork import in_no_time
 from support.references import eventually
@@ -30,14 +39,13 @@ class Caller:
 
     def __init__(self, *numbers: int, bounds: Bounds = ROOMY, size: int = 1) -> None:
         self.numbers, self.taken, self.size = numbers, 0, size
-        self.asked, self.replies = list[int](), list[int]()
-        self.more, self.reads = asyncio.Event(), asyncio.Event()
+        self.begun, self.replies = list[int](), list[int]()
+        self.more = asyncio.Event()
         self.more.set()
-        self.reads.set()
         self.holds: dict[int, asyncio.Event] = {}
         self.bad, self.errors, self.room = set[int](), list[SelvageError](), 10_000
         self.under_way = self.most_under_way = 0
-        self.calls, self.at_end = Calls(timeout=60, bounds=bounds), list[Callable[[object], None]]()
+        self.calls = Calls(timeout=60, bounds=bounds)
         self.admission = self.calls.admission
 
     async def __anext__(self) -> pb.DecodeRequest:
@@ -51,7 +59,7 @@ class Caller:
 
     async def answer(self, message: pb.DecodeRequest, size: int, caller: Named) -> pb.DecodeResponse:
         (number,) = message.ids
-        self.asked.append(number)
+        self.begun.append(number)
         if self.under_way >= self.room:
             raise Overloaded("full", retry_after=1.0)
         self.under_way += 1
@@ -73,13 +81,12 @@ class Caller:
         return work(argument)
 
     async def write(self, reply: bytes) -> None:
-        await self.reads.wait()
         self.replies.append(int(pb.DecodeResponse.FromString(reply).text))
 
     async def run(self) -> None:
         frontend: Any = SimpleNamespace(calls=self.calls, pipeline=SimpleNamespace(offload=self.offload))
         with self.calls.stream(HERE) as stream:
-            replies = Replies(self.write, self.at_end.append)
+            replies = Replies(self.write, lambda _: None)
             await MessageStream[pb.DecodeRequest](frontend, self.answer, HERE, stream, replies).run(self)
 
     @property
@@ -90,15 +97,15 @@ class Caller:
 
 async def settled() -> None:
     """Everybody who can go on has."""
-    for _ in range(6000):
+    for _ in range(4000):
         await asyncio.sleep(0)
 
 
 async def test_every_message_is_answered_once_and_in_order() -> None:
     """Many at a time; one that comes alone is not kept waiting."""
-    caller = Caller(*range(1000))
+    caller = Caller(*range(400))
     await caller.run()
-    assert caller.replies == caller.asked == list(range(1000))
+    assert caller.replies == caller.begun == list(range(400))
     assert caller.most_under_way > 10
     alone = Caller(7)
     alone.more.clear()
@@ -149,12 +156,13 @@ async def test_what_is_no_fault_of_a_message_ends_the_stream_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("room", [1, 3])
+@in_no_time
 async def test_a_stream_does_not_refuse_itself(room: int) -> None:
     """A message that finds no room is asked again when all before it are answered."""
-    caller = Caller(*range(200))
+    caller = Caller(*range(60))
     caller.room = room
     await caller.run()
-    assert (caller.replies, caller.most_under_way) == (list(range(200)), room)
+    assert (caller.replies, caller.most_under_way) == (list(range(60)), room)
 
 
 @in_no_time
@@ -197,7 +205,7 @@ async def test_a_large_message_does_not_wait_in_memory() -> None:
     other = Caller(1, 2, 3, bounds=Bounds(size=2 * REQUEST_BYTES), size=REQUEST_BYTES + 1)
     with other.admission.stream(), other.admission.hold(REQUEST_BYTES), pytest.raises(Overloaded):
         await other.run()
-    assert (other.asked, other.admission.size) == ([], 0)
+    assert (other.begun, other.admission.size) == ([], 0)
 
 
 async def test_streams_together_answer_half_of_what_may_be_answered() -> None:
@@ -207,30 +215,65 @@ async def test_streams_together_answer_half_of_what_may_be_answered() -> None:
     assert (caller.most_under_way, caller.replies) == (1, list(range(100)))
 
 
-async def test_who_reads_nothing_for_long_is_let_go() -> None:
-    """Nothing of it goes on."""
-    caller = Caller(*range(10), bounds=Bounds(read_seconds=0.05))
-    caller.reads.clear()
-    with pytest.raises(NotRead):
+SIZE = 1000
+LIMITS = replace(Limits(), documents=50, message_bytes=100 * SIZE)
+
+
+class Gathered:
+    """Sends `count` messages of `SIZE` bytes each, as it is told, and ends if `ends`."""
+
+    def __init__(self, count: int, *, bounds: Bounds | None = None, pause: float = 0.0, ends: bool = True) -> None:
+        self.count, self.pause, self.ends, self.sent = count, pause, ends, 0
+        self.admission = Admission(bounds or Bounds())
+        self.size = SIZE
+
+    async def __anext__(self) -> pb.RerankStreamRequest:
+        await asyncio.sleep(self.pause)
+        if self.sent == self.count:
+            if not self.ends:
+                await asyncio.Event().wait()
+            raise StopAsyncIteration
+        self.sent += 1
+        return pb.RerankStreamRequest(query="q", text=f"text {self.sent}")
+
+    async def run(self, limits: Limits = LIMITS) -> pb.RerankRequest:
+        with self.admission.stream() as stream, self.admission.holding() as held:
+            return await RerankGathering(self.admission, stream, limits, held).gather(self)
+
+    @property
+    def left(self) -> tuple[int, int]:
+        """Bytes and streams that are still held."""
+        return self.admission.size, self.admission.streams
+
+
+@pytest.mark.parametrize(
+    ("limits", "named"),
+    [(LIMITS, "documents"), (replace(LIMITS, message_bytes=10 * SIZE), "the request has more than 10000 bytes")],
+)
+async def test_what_a_rerank_may_not_hold_is_refused_as_it_comes(limits: Limits, named: str) -> None:
+    caller = Gathered(1000)
+    with pytest.raises(LimitExceeded, match=named):
+        await caller.run(limits)
+    assert caller.left == (0, 0)
+
+
+async def test_others_that_gather_leave_no_room() -> None:
+    small = Bounds(size=5 * SIZE)
+    alone = Gathered(20, bounds=small)
+    assert len((await alone.run()).texts) == 20
+    caller = Gathered(20, bounds=small)
+    with caller.admission.holding() as other:
+        other.add(4 * SIZE)
+        with pytest.raises(Overloaded, match="others hold"):
+            await caller.run()
+    assert caller.left == (0, 0)
+
+
+@in_no_time
+async def test_slow_messages_are_waited_for_and_none_for_long_is_not() -> None:
+    bounds = Bounds(read_seconds=0.2)
+    assert len((await Gathered(6, bounds=bounds, pause=0.05).run()).texts) == 6
+    caller = Gathered(2, bounds=bounds, ends=False)
+    with pytest.raises(DeadlineExceeded, match="did not arrive within"):
         await caller.run()
-    for ended in caller.at_end:
-        ended(None)
-    assert caller.left == (0, 0, 0)
-
-
-async def test_a_drain_answers_what_was_read_and_reads_no_more() -> None:
-    """Then the stream ends with the drain's error. A caller that goes ends all at once."""
-    for drains in (True, False):
-        caller = Caller(*range(40))
-        caller.more.clear()
-        caller.holds = {0: asyncio.Event()}
-        running = asyncio.create_task(caller.run())
-        await settled()
-        if drains:
-            caller.calls.end_streams()
-            caller.holds[0].set()
-        else:
-            running.cancel()
-        with pytest.raises(WorkerUnavailable if drains else asyncio.CancelledError):
-            await running
-        assert (caller.replies, caller.left) == (list(range(40 if drains else 0)), (0, 0, 0))
+    assert caller.left == (0, 0)

@@ -1,16 +1,14 @@
 """Where the time of a request went, as every reply tells it. A clock of our own: no test waits or has thresholds."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from fakes import FakeWorker, card
+from fakes import FakeWorker, card, pipeline_of
 
 from frontend_service.api.selvage_v1.servicers import ClassificationServicer, EmbeddingServicer, RankingServicer
-from frontend_service.domain.limits import Limits
 from frontend_service.frontend import Frontend
 from frontend_service.services.pipeline import Pipeline, ServedModel
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
@@ -43,32 +41,25 @@ class Clock:
 
 
 class SlowWorker(FakeWorker):
-    """Its round trip takes 16 seconds on the clock; `told` of them are queue and compute."""
+    """Its round trip takes 16 seconds on the clock; `seconds` of them are queue and compute."""
 
     clock: Clock
-    told = (1.0, 4.0)
+    seconds = (1.0, 4.0)
 
     async def run(self, model: ServedModel, job: Job) -> JobResult:
         result = await super().run(model, job)
         self.clock.now += 16
         tokens = Rows(dimensions=8, data=np.ones((job.tokens.total, 8), dtype="<f4").tobytes())
-        queue, compute = self.told
+        queue, compute = self.seconds
         return replace(result, tokens=tokens, row_lengths=job.tokens.lengths, queue=queue, compute=compute)
 
 
 SCORING = {"methods": tuple(ScoringMethod), "activation": Activation.SIGMOID}
 
 
-class Context:
-    """A call without a deadline."""
-
-    def time_remaining(self) -> None:
-        return None
-
-
 def made(clock: Callable[[], float]) -> tuple[Pipeline, SlowWorker]:
     worker = SlowWorker(card(tasks=TASKS, labels=("label",), max_tokens=100, **SCORING))
-    return Pipeline(worker, Limits(), ThreadPoolExecutor(1), ThreadPoolExecutor(1), clock), worker
+    return pipeline_of(worker, clock=clock), worker
 
 
 VECTORS = vectors_pb2.MultiVectors(data_type=1, dimensions=8, lengths=[1], data=bytes(32))
@@ -83,11 +74,11 @@ CALLS: dict[str, tuple[Any, Any]] = {
 }
 
 
-async def times(service: Pipeline, name: str, message: Any = None) -> dict[str, float]:
-    servicer, usual = CALLS[name]
+async def times(service: Pipeline, name: str) -> dict[str, float]:
+    servicer, message = CALLS[name]
     frontend = Frontend(service, Calls(timeout=60))
     CALLER.set(Caller(method=name, request_id="mine"))
-    reply = await getattr(servicer(frontend), name)(message or usual, Context())
+    reply = await getattr(servicer(frontend), name)(message, None)
     return {part: getattr(reply.timing, part).ToNanoseconds() / 1e9 for part in PARTS}
 
 
@@ -117,5 +108,5 @@ async def test_every_reply_tells_what_went_beside_queue_and_compute(name: str, m
 async def test_no_time_is_negative() -> None:
     """The worker measures by its own clock, and may tell more than the round trip took."""
     service, worker = made(clock := Clock())
-    worker.clock, worker.told = clock, (10.0, 7.0)
+    worker.clock, worker.seconds = clock, (10.0, 7.0)
     assert (await times(service, "Embed"))["transfer"] == 0

@@ -1,12 +1,11 @@
 """Pooled token rows, from request to job and from rows to answer. Against the reference: test_pooling_parity.py."""
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from fakes import FakeWorker, card
+from fakes import FakeWorker, card, pipeline_of
 
 from frontend_service import postprocess
 from frontend_service.api.selvage_v1 import codec
@@ -14,7 +13,7 @@ from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import EmbedRequest, TokenPooling
 from frontend_service.postprocess import pool
 from frontend_service.services.embed import EmbeddingService
-from frontend_service.services.pipeline import Answer, Pipeline, ServedModel
+from frontend_service.services.pipeline import Answer, ServedModel
 from selvage.v1 import embedding_pb2
 from shared.errors import InvalidInput, LimitExceeded, ResultTooLarge, SelvageError
 from shared.jobs import Encode, Job, JobResult, Rows
@@ -32,8 +31,8 @@ class RowsWorker(FakeWorker):
     async def run(self, model: ServedModel, job: Job) -> JobResult:
         await super().run(model, job)
         generator = np.random.default_rng(len(job.tokens))
-        made = [generator.standard_normal((count, 8)) for count in (len(job.tokens), job.tokens.total)]
-        self.dense, self.rows = ((each / np.linalg.norm(each, axis=1, keepdims=True)).astype("<f4") for each in made)
+        drawn = [generator.standard_normal((count, 8)) for count in (len(job.tokens), job.tokens.total)]
+        self.dense, self.rows = ((rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype("<f4") for rows in drawn)
         with_dense = isinstance(job.work, Encode) and OutputKind.DENSE in job.work.outputs
         return JobResult(
             dense=Rows(dimensions=8, data=self.dense.tobytes()) if with_dense else None,
@@ -42,10 +41,9 @@ class RowsWorker(FakeWorker):
         )
 
 
-def made(limits: Limits | None = None, **changes: Any) -> tuple[Pipeline, EmbeddingService, RowsWorker]:
-    worker = RowsWorker(card(**{"max_tokens": 100} | changes))
-    service = Pipeline(worker, limits or Limits(), ThreadPoolExecutor(1), ThreadPoolExecutor(1))
-    return service, EmbeddingService(service), worker
+def made(limits: Limits | None = None) -> tuple[EmbeddingService, RowsWorker]:
+    worker = RowsWorker(card(max_tokens=100))
+    return EmbeddingService(pipeline_of(worker, limits)), worker
 
 
 def message(**fields: Any) -> embedding_pb2.EmbedRequest:
@@ -66,11 +64,11 @@ def response_of(request: EmbedRequest, answer: Answer) -> embedding_pb2.EmbedRes
 @pytest.mark.parametrize("data_type", DataType)
 async def test_pooled_rows_come_in_the_data_type_asked_for(data_type: DataType) -> None:
     """The worker is asked for float32; row counts are those after pooling, token counts those computed."""
-    _, embedding, worker = made()
+    embedding, worker = made()
     request = codec.embed_request_from_pb(message(data_type=data_type.value, protected_tokens=2))
     answer = await embedding.embed(request, LATER)
     assert worker.jobs[0].work.data_type is DataType.FLOAT32
-    expected = [pool(each, TokenPooling(factor=2, protected=2), True) for each in np.split(worker.rows, [8])]
+    expected = [pool(rows, TokenPooling(factor=2, protected=2), True) for rows in np.split(worker.rows, [8])]
     assert answer.result.tokens == postprocess.pack(np.concatenate(expected), data_type)
     response = response_of(request, answer)
     assert list(response.multi_vector.lengths) == [5, 3]
@@ -78,41 +76,20 @@ async def test_pooled_rows_come_in_the_data_type_asked_for(data_type: DataType) 
     assert response.multi_vector.data_type == data_type.value
 
 
-@pytest.mark.parametrize("data_type", [DataType.FLOAT32, DataType.INT8])
-async def test_a_dense_output_beside_it_is_packed_alike(data_type: DataType) -> None:
-    _, embedding, worker = made()
-    request = codec.embed_request_from_pb(message(data_type=data_type.value, outputs=[DENSE, MULTI]))
+async def test_a_dense_output_beside_it_is_packed_alike() -> None:
+    embedding, worker = made()
+    request = codec.embed_request_from_pb(message(data_type=DataType.INT8.value, outputs=[DENSE, MULTI]))
     answer = await embedding.embed(request, LATER)
     response = response_of(request, answer)
-    expected = postprocess.pack(worker.dense, data_type)
+    expected = postprocess.pack(worker.dense, DataType.INT8)
     assert (response.dense.data, response.dense.scales) == (expected.data, expected.scales)
     assert response.dense.count == 2
     assert list(response.multi_vector.lengths) == [4, 3]
 
 
-@pytest.mark.parametrize("normalize", [None, True, False])
-async def test_normalize_tells_what_becomes_of_the_means(normalize: bool | None) -> None:
-    """The worker gives unit rows either way, since they are what distances are told from."""
-    _, embedding, worker = made()
-    fields = {} if normalize is None else {"normalize": normalize}
-    answer = await embedding.embed(codec.embed_request_from_pb(message(**fields)), LATER)
-    assert answer.result.tokens is not None
-    lengths = np.linalg.norm(postprocess.unpack_float32(answer.result.tokens), axis=1)
-    assert worker.jobs[0].work.normalize_tokens
-    assert np.allclose(lengths, 1) is (normalize is not False)
-
-
-async def test_a_factor_of_one_merges_nothing() -> None:
-    _, embedding, worker = made()
-    answer = await embedding.embed(codec.embed_request_from_pb(message(pool_factor=1)), LATER)
-    assert answer.result.tokens is not None
-    assert answer.result.row_lengths == (8, 5)
-    np.testing.assert_allclose(postprocess.unpack_float32(answer.result.tokens), worker.rows, rtol=0, atol=1e-6)
-
-
 async def test_a_factor_is_the_number_that_was_written() -> None:
     """1.3, not the nearest float32 below it, which would leave one row more of 13."""
-    _, embedding, _ = made()
+    embedding, _ = made()
     answer = await embedding.embed(codec.embed_request_from_pb(message(tokenized=ids(14), pool_factor=1.3)), LATER)
     assert answer.result.row_lengths == (1 + 9,)
 
@@ -134,7 +111,7 @@ async def test_a_factor_is_the_number_that_was_written() -> None:
     ids=str,
 )
 async def test_what_makes_no_sense_is_refused(fields: dict[str, Any], field: str) -> None:
-    _, embedding, worker = made()
+    embedding, worker = made()
     with pytest.raises(InvalidInput) as raised:
         await embedding.embed(codec.embed_request_from_pb(message(**fields)), LATER)
     assert (raised.value.reason, raised.value.field) == ("INVALID_INPUT", field)
@@ -156,18 +133,18 @@ async def test_what_takes_too_much_memory_is_refused(
     fields: dict[str, Any], limits: dict[str, int], error: type[SelvageError], field: str, numbers: str
 ) -> None:
     """Both numbers in the message; nothing is computed. One less is fine."""
-    _, embedding, worker = made(Limits(**limits))
+    embedding, worker = made(Limits(**limits))
     with pytest.raises(error, match=numbers) as raised:
         await embedding.embed(codec.embed_request_from_pb(message(**fields)), LATER)
     assert raised.value.field == field
     assert worker.jobs == []
-    _, embedding, worker = made(replace(Limits(), **{key: value + 2 for key, value in limits.items()}))
+    embedding, worker = made(replace(Limits(), **{key: value + 2 for key, value in limits.items()}))
     await embedding.embed(codec.embed_request_from_pb(message(**fields)), LATER)
 
 
 async def test_the_reply_is_predicted_from_the_pooled_rows() -> None:
     """64 texts of 60 tokens: 2 KiB each unpooled, and less than half with two rows protected and a factor of ten."""
-    _, embedding, worker = made(Limits(message_bytes=100_000))
+    embedding, worker = made(Limits(message_bytes=100_000))
     with pytest.raises(ResultTooLarge):
         await embedding.embed(codec.embed_request_from_pb(message(tokenized=ids(*[60] * 64), pool_factor=1)), LATER)
     assert worker.jobs == []

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 
 import pytest
-from fakes import WORDS, card, tokenizer_json
+from fakes import WORDS, card, tokenizer_json, words_of
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -13,7 +13,7 @@ from frontend_service.domain.requests import PromptChoice, Truncation
 from frontend_service.tokenizing.pairs import PairTexts
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from frontend_service.tokenizing.tokens import TokenizedBatch, TokenLimits
-from shared.errors import InputTooLong, InvalidInput, LimitExceeded, UnsupportedTask
+from shared.errors import InvalidInput, LimitExceeded, UnsupportedTask
 from shared.vectors import InputType, TruncationSide
 from support.chunks import run_to_end
 
@@ -23,31 +23,15 @@ PROMPTED = ModelTokenizer(tokenizer_json(), card(prompts=PROMPTS, include_prompt
 LETTERS = st.lists(st.sampled_from("abcdef"), max_size=20)
 
 
-def spelled(ids: list[int]) -> str:
-    return " ".join(WORDS[each] for each in ids)
-
-
-@given(LETTERS, st.integers(2, 10), st.sampled_from(TruncationSide))
-def test_cutting_keeps_the_special_tokens_and_one_end(letters: list[str], limit: int, side: TruncationSide) -> None:
-    """[CLS], as much content as fits from the chosen end, [SEP]."""
-    tokenized = PLAIN.texts(
-        [" ".join(letters)], "", Truncation(truncate=True, side=side, max_tokens=limit), "texts[{}]"
-    )
-    room = limit - 2
-    kept = letters[:room] if side is TruncationSide.RIGHT else letters[max(0, len(letters) - room) :]
-    assert spelled(list(memoryview(tokenized.tokens.ids).cast("i"))) == " ".join(["[CLS]", *kept, "[SEP]"])
-    assert tokenized.truncated == (len(letters) > room,)
-
-
-@pytest.mark.parametrize("own", TruncationSide)
-def test_the_models_own_end_is_cut_where_a_request_names_none(own: TruncationSide) -> None:
+@pytest.mark.parametrize("usual", TruncationSide)
+def test_the_models_own_end_is_cut_where_a_request_names_none(usual: TruncationSide) -> None:
     """What the card says, which a request goes over."""
-    tokenization = ModelTokenizer(tokenizer_json(), card(truncation_side=own))
-    for asked in (None, *TruncationSide):
-        cut = Truncation(truncate=True, side=asked, max_tokens=4)
+    tokenization = ModelTokenizer(tokenizer_json(), card(truncation_side=usual))
+    for chosen in (None, *TruncationSide):
+        cut = Truncation(truncate=True, side=chosen, max_tokens=4)
         tokenized = tokenization.texts(["a b c d"], "", cut, "texts[{}]")
-        kept = "a b" if (asked or own) is TruncationSide.RIGHT else "c d"
-        assert spelled(list(memoryview(tokenized.tokens.ids).cast("i"))) == f"[CLS] {kept} [SEP]"
+        left = "a b" if (chosen or usual) is TruncationSide.RIGHT else "c d"
+        assert words_of(tokenized.tokens) == [f"[CLS] {left} [SEP]"]
 
 
 SPECIAL = {"<s>": 0, "</s>": 1}
@@ -68,7 +52,7 @@ FRAMES = {
 @pytest.mark.parametrize("frame", FRAMES)
 def test_cut_texts_equal_the_tokenizers_own(frame: str, prefixed: bool, side: TruncationSide) -> None:
     """Ids, offsets and what is special, from the special tokens alone to the whole text, spaces at tokens' ends too."""
-    letters = SPECIAL | {each: number for number, each in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()), 2)}
+    letters = SPECIAL | {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()), 2)}
     merges = [("Ġ", "Ġ"), ("Ġ", "a"), ("b", "c"), ("Ġ", "bc"), ("a", "Ġ")]
     vocabulary = letters | {first + last: len(letters) + number for number, (first, last) in enumerate(merges)}
     tokenizer = Tokenizer(models.BPE(vocabulary, merges))
@@ -80,26 +64,19 @@ def test_cut_texts_equal_the_tokenizers_own(frame: str, prefixed: bool, side: Tr
     tokenization = ModelTokenizer(tokenizer.to_str().encode(), card(max_tokens=len(whole)))
     for limit in range(max(1, tokenizer.num_special_tokens_to_add(False)), len(whole) + 1):
         cut = Truncation(truncate=True, side=side, max_tokens=limit)
-        (found,) = tokenization.shown([text], prompt, cut, "texts[{}]")
+        (shown,) = tokenization.shown([text], prompt, cut, "texts[{}]")
         tokenizer.enable_truncation(limit, direction=side.name.lower())
         expected = tokenizer.encode(prompt + text)
-        assert found.truncated == (limit < len(whole))
-        assert (found.encoding.ids, found.encoding.offsets) == (expected.ids, expected.offsets)
-        assert found.encoding.special_tokens_mask == expected.special_tokens_mask
+        assert shown.truncated == (limit < len(whole))
+        assert (shown.encoding.ids, shown.encoding.offsets) == (expected.ids, expected.offsets)
+        assert shown.encoding.special_tokens_mask == expected.special_tokens_mask
 
 
 @given(st.lists(LETTERS, min_size=1, max_size=5))
 def test_the_files_own_truncation_and_padding_are_off(texts: list[list[str]]) -> None:
     """The ids are those of the text and nothing else."""
-    tokenized = PROMPTED.texts([" ".join(each) for each in texts], "", Truncation(), "texts[{}]")
-    assert tokenized.tokens.lengths == tuple(len(each) + 2 for each in texts)
-
-
-def test_a_text_over_the_limit_is_named_with_both_numbers() -> None:
-    """Which text, how long, and what the limit is."""
-    with pytest.raises(InputTooLong, match=r"texts\[1\] has 11 tokens, the limit is 10") as raised:
-        PLAIN.texts(["a", "a " * 9], "", Truncation(), "texts[{}]")
-    assert raised.value.field == "texts[1]"
+    tokenized = PROMPTED.texts([" ".join(letters) for letters in texts], "", Truncation(), "texts[{}]")
+    assert tokenized.tokens.lengths == tuple(len(letters) + 2 for letters in texts)
 
 
 LIMITED = ModelTokenizer(
@@ -133,11 +110,11 @@ def test_a_limit_that_a_setting_lowered_is_named_with_it(tokenize: Callable[[], 
         tokenize()
 
 
-@pytest.mark.parametrize(("asked", "error"), [(11, LimitExceeded), (1, InvalidInput)])
-def test_a_limit_can_only_be_lowered_and_must_leave_room(asked: int, error: type[Exception]) -> None:
+@pytest.mark.parametrize(("limit", "error"), [(11, LimitExceeded), (1, InvalidInput)])
+def test_a_limit_can_only_be_lowered_and_must_leave_room(limit: int, error: type[Exception]) -> None:
     """max_tokens over the model's, or under the special tokens."""
     with pytest.raises(error, match="max_tokens"):
-        TokenLimits(card(), added=2).resolve(Truncation(max_tokens=asked))
+        TokenLimits(card(), added=2).resolve(Truncation(max_tokens=limit))
 
 
 @pytest.mark.parametrize(
@@ -170,7 +147,7 @@ def test_prompts_by_text_by_name_and_by_what_the_text_is(choice: PromptChoice, e
 )
 def test_a_task_is_a_prompt_of_that_name(names: list[str], task: str, name: str) -> None:
     """As jina-embeddings-v3 and jina-code-embeddings have them; general tasks do without."""
-    tokenization = ModelTokenizer(tokenizer_json(), card(prompts={each: f"{each} : " for each in names}))
+    tokenization = ModelTokenizer(tokenizer_json(), card(prompts={prompt: f"{prompt} : " for prompt in names}))
     side = InputType.QUERY if task.endswith("query") else InputType.DOCUMENT
     assert tokenization.prompt(PromptChoice(task=task, input_type=side)) == f"{name} : "
 
@@ -194,21 +171,17 @@ def test_the_default_prompt_serves_where_nothing_is_said() -> None:
 
 
 def test_an_unknown_prompt_tells_which_there_are() -> None:
+    """A long name is clipped: an error travels as metadata, which has little room."""
     with pytest.raises(UnsupportedTask, match="it has passage, query"):
         PROMPTED.prompt(PromptChoice(name="legal"))
-    with pytest.raises(UnsupportedTask, match="it has none"):
-        PLAIN.prompt(PromptChoice(name="legal"))
+    with pytest.raises(UnsupportedTask, match="it has none") as raised:
+        PLAIN.prompt(PromptChoice(name="x" * 10_000))
+    assert len(raised.value.message) < 200
 
 
 def test_a_prompt_left_out_of_pooling_is_counted_without_its_closing_token() -> None:
     assert PROMPTED.texts(["a b"], "query : ", Truncation(), "texts[{}]").prompt_lengths == (3,)
     assert PLAIN.texts(["a b"], "query : ", Truncation(), "texts[{}]").prompt_lengths == (0,)
-
-
-@pytest.mark.parametrize("wrong", [-1, len(WORDS)])
-def test_given_ids_must_be_in_the_vocabulary(wrong: int) -> None:
-    with pytest.raises(InvalidInput, match=rf"tokenized\[1\] has the id {wrong}"):
-        PLAIN.token_ids([[1, 2], [1, wrong, 2]], Truncation())
 
 
 def broken(**changes: object) -> bytes:
@@ -233,18 +206,12 @@ def test_a_broken_file_is_an_ordinary_error_that_names_it(content: bytes) -> Non
         ModelTokenizer(content, card())
 
 
-def test_ids_back_to_text() -> None:
-    ids = [[WORDS.index(each) for each in ("[CLS]", "a", "b", "[SEP]")]]
-    assert [*PLAIN.detokenize(ids, skip_special_tokens=True)] == [["a b"]]
-    assert [*PLAIN.detokenize(ids, skip_special_tokens=False)] == [["[CLS] a b [SEP]"]]
-
-
-@pytest.mark.parametrize(("side", "kept", "left_out"), [("LEFT", "d e f g", 1), ("RIGHT", "query : a b", 3)])
-def test_a_cut_prompt_is_left_out_of_pooling_as_far_as_it_survived(side: str, kept: str, left_out: int) -> None:
+@pytest.mark.parametrize(("side", "left", "left_out"), [("LEFT", "d e f g", 1), ("RIGHT", "query : a b", 3)])
+def test_a_cut_prompt_is_left_out_of_pooling_as_far_as_it_survived(side: str, left: str, left_out: int) -> None:
     """From the left the prompt goes first; then only [CLS] is left of what pooling leaves out."""
     cut = Truncation(truncate=True, side=TruncationSide[side], max_tokens=6)
     tokenized = PROMPTED.texts(["a b c d e f g"], "query : ", cut, "texts[{}]")
-    assert spelled(list(memoryview(tokenized.tokens.ids).cast("i"))) == f"[CLS] {kept} [SEP]"
+    assert words_of(tokenized.tokens) == [f"[CLS] {left} [SEP]"]
     assert tokenized.prompt_lengths == (left_out,)
 
 
@@ -261,8 +228,52 @@ def test_an_empty_text_without_special_tokens_is_refused_by_name() -> None:
         ModelTokenizer(json.dumps(bare).encode(), card()).texts(["a", ""], "", Truncation(), "texts[{}]")
 
 
-def test_long_names_are_clipped_in_messages() -> None:
-    """An error travels as metadata, which has little room."""
-    with pytest.raises(UnsupportedTask) as raised:
-        PLAIN.prompt(PromptChoice(name="x" * 10_000))
-    assert len(raised.value.message) < 200
+def test_two_cuts_at_once_are_the_lower_limit_and_whatever_either_allows() -> None:
+    wide, narrow = (
+        Truncation(max_tokens=9, field="wide"),
+        Truncation(truncate=True, max_tokens=4, field="narrow", bound=True),
+    )
+    for both in (wide.within(narrow), narrow.within(wide)):
+        assert (both.max_tokens, both.field, both.truncate, both.bound) == (4, "narrow", True, True)
+    assert wide.within(None) is wide
+    assert Truncation().within(Truncation(side=TruncationSide.LEFT)) == Truncation(side=TruncationSide.LEFT)
+    assert wide.within(Truncation(max_tokens=0)).max_tokens == Truncation(max_tokens=0).within(wide).max_tokens == 0
+    assert Truncation(truncate=True).within(wide) == Truncation(truncate=True, max_tokens=9, field="wide")
+
+
+TEMPLATE = "query : {query} passage {document} z :"
+
+
+def beyond(template: str = "", rows: int = len(WORDS)) -> ModelTokenizer:
+    """A tokenizer with one token more than the model has embeddings."""
+    tokenizer = Tokenizer.from_str(tokenizer_json().decode())
+    tokenizer.add_tokens(["<extra>"])
+    return ModelTokenizer(tokenizer.to_str().encode(), card(pair_template=template, vocabulary_size=rows))
+
+
+def test_a_text_with_a_token_that_the_model_has_no_embedding_for_is_named() -> None:
+    """With the token, whether it was added or is of the vocabulary."""
+    with pytest.raises(InvalidInput) as raised:
+        beyond().texts(["a b", "c <extra> d", "<extra>"], "", Truncation(), "texts[{}]")
+    assert raised.value.field == "texts[1]"
+    assert str(raised.value) == (
+        f"texts[1] has the token '<extra>' ({len(WORDS)}), which the tokenizer knows and the model does not: "
+        f"its embeddings end at {len(WORDS) - 1}; leave it out"
+    )
+    smaller = beyond(rows=len(WORDS) - 1)
+    with pytest.raises(InvalidInput, match=f"the token '{WORDS[-1]}'"):
+        smaller.texts([WORDS[-1]], "", Truncation(), "texts[{}]")
+    assert smaller.texts(["a b"], "", Truncation(), "texts[{}]")
+
+
+@pytest.mark.parametrize("matrix", [True, False], ids=["every pair", "one by one"])
+@pytest.mark.parametrize("template", ["", TEMPLATE], ids=["segments", "template"])
+@pytest.mark.parametrize("where", [("a <extra>", "b"), ("a", "<extra> b")], ids=["first", "second"])
+def test_pairs_name_the_second_text(template: str, where: tuple[str, str], matrix: bool) -> None:
+    """In either form, whichever of both has the token."""
+    firsts, seconds = [where[0]] if matrix else ["a", where[0]], ["c", where[1]]
+    texts = PairTexts(firsts=firsts, seconds=seconds, matrix=matrix, entry="documents[{}]", cut=Truncation())
+    place = 0 if matrix and "<" in where[0] else 1
+    with pytest.raises(InvalidInput, match=rf"^documents\[{place}\] or its partner has the token '<extra>'") as raised:
+        run_to_end(beyond(template).pairs(texts))
+    assert raised.value.field == f"documents[{place}]"

@@ -1,4 +1,4 @@
-"""The link to a worker that comes, goes and changes, over a real channel; the worker is a fake."""
+"""The link to a worker that comes, goes and changes, over a real channel; its log, and how long it is set aside."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,14 +6,23 @@ from collections.abc import AsyncIterator
 import fakes
 import pytest
 from fake_workers import JOB, TOKENS, FakeWorker, World
+from structlog.testing import capture_logs
 
 from frontend_service.workers.fleet import Fleet
+from frontend_service.workers.job_stream import WrongReply
+from frontend_service.workers.link import (
+    FAILURES,
+    FIRST_ASIDE,
+    LONGEST_ASIDE,
+    SETTLED_SECONDS,
+    LinkLog,
+    OutlierDetection,
+)
 from selvage.worker.v1 import worker_pb2 as pb
 from shared import value_codec as codec
 from shared.errors import Internal, InvalidInput, Overloaded, SelvageError, WorkerUnavailable
 from shared.jobs import Classify, Job
 from shared.load import Load
-from shared.server.options import LINK_VERSION
 from support.references import eventually
 
 
@@ -68,16 +77,6 @@ async def test_a_worker_that_stalls_gets_no_more_jobs(world: World) -> None:
     await world.until(False)
 
 
-async def test_a_tokenizer_that_is_none_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The link goes on trying, and serves when it is one."""
-    worker = FakeWorker()
-    worker.tokenizer = b"{}"
-    async with World(worker) as world:
-        await eventually(lambda: "its tokenizer cannot be read" in _why(world.fleet))
-        worker.tokenizer = fakes.tokenizer_json()
-        await world.until(True)
-
-
 async def test_a_job_travels_with_its_terms(world: World) -> None:
     assert (await world.run()).scores == b"1234"
     (message,) = world.workers[0].messages
@@ -90,7 +89,7 @@ async def test_jobs_that_wait_while_a_message_is_written_share_the_next(world: W
     """A hundred callers at once need a few messages."""
     jobs = [Job(id=number, work=Classify(), tokens=TOKENS) for number in range(100)]
     results = await asyncio.gather(*map(world.run, jobs))
-    assert [each.scores for each in results] == [b"1234"] * 100
+    assert [result.scores for result in results] == [b"1234"] * 100
     assert sum(len(message.jobs) for message in world.workers[0].messages) == 100
     assert len(world.workers[0].messages) < 10
 
@@ -143,14 +142,73 @@ async def test_cancelling_a_run_cancels_its_job(world: World) -> None:
     assert (await world.run()).scores == b"1234"
 
 
-async def test_a_worker_of_another_version_is_not_served() -> None:
-    """The reason names both versions; a worker of the frontend's own version serves meanwhile."""
-    other, own = FakeWorker(b"1111"), FakeWorker(b"2222")
-    other.version = LINK_VERSION - 1
-    async with World(other) as world:
-        versions = f"it speaks version {LINK_VERSION - 1} of the link, this frontend version {LINK_VERSION}"
-        await eventually(lambda: versions in _why(world.fleet))
-        world.fleet._targets = [other.address, own.address]
-        await own.server.start()
-        await world.until_scores(b"2222")
-        await own.server.stop(0)
+READY, NOT_READY, WRONG = "worker ready", "worker not ready", "a worker's reply does not fit"
+
+
+@pytest.mark.parametrize(
+    ("steps", "events"),
+    [
+        ("attach end attach end attach end", [READY, NOT_READY]),
+        ("attach end attach answer answer end", [READY, NOT_READY, READY, NOT_READY]),
+        ("attach lasts end attach", [READY, NOT_READY, READY]),
+        ("attach lasts break attach", [READY, NOT_READY]),
+        ("loads loads nobody loads", [NOT_READY] * 3),
+        ("attach less more less more answer restart less", [READY, WRONG, WRONG, READY, WRONG]),
+    ],
+)
+def test_changes_are_told_once(steps: str, events: list[str]) -> None:
+    """That it is ready again is news once it has answered a job or lasted, unless a wrong message ended the link; so is
+    every other reason why it is not, and every other reason of a wrong reply, whatever the numbers in it."""
+    now = 0.0
+    log = LinkLog("10.0.0.7:50061", lambda: now)
+    with capture_logs() as lines:
+        for place, step in enumerate(steps.split()):
+            match step:
+                case "attach" | "restart":
+                    log.attached(fakes.card(), step)
+                case "end" | "break":
+                    log.ended("it went", sound=step == "end")
+                case "loads" | "nobody":
+                    log.ended(step, sound=False)
+                case "less" | "more":
+                    log.wrong_reply(WrongReply(f"it sent {step}", f"{place} bytes"))
+                case "answer":
+                    log.answered()
+                case _:
+                    now += SETTLED_SECONDS + 1
+    assert [line["event"] for line in lines] == events
+
+
+def test_a_worker_that_is_never_good_is_set_aside_for_twice_as_long_each_time() -> None:
+    worker, now, pauses = OutlierDetection(), 100.0, list[float]()
+    for _ in range(9):
+        pauses.append(worker.set_aside(now))
+        assert worker.is_aside(now + pauses[-1] - 0.01)
+        now += pauses[-1]
+        assert not worker.is_aside(now)
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert (pauses[0], pauses[-1]) == (FIRST_ASIDE, LONGEST_ASIDE)
+
+
+def test_time_that_it_serves_makes_the_next_pause_shorter() -> None:
+    worker = OutlierDetection()
+    assert [worker.set_aside(now) for now in (0.0, 1.0, 3.0)] == [1, 2, 4]
+    assert worker.set_aside(7.0 + 5.0) == 3
+    assert worker.set_aside(15.0 + 1000.0) == FIRST_ASIDE
+
+
+def test_jobs_that_fail_together_set_it_aside_once() -> None:
+    """All that were under way when the first of them proved its fault."""
+    worker = OutlierDetection()
+    assert [worker.set_aside(now) for now in (0.0, 0.1, 0.9)] == [1, 0, 0]
+    assert not worker.is_aside(1.0)
+
+
+def test_failures_in_a_row_make_a_suspect_until_a_job_is_answered() -> None:
+    worker = OutlierDetection()
+    for failures, suspected in ((FAILURES - 1, False), (FAILURES - 1, False), (FAILURES, True)):
+        for _ in range(failures):
+            worker.failed()
+        assert worker.suspected is suspected
+        worker.answered()
+        assert not worker.suspected

@@ -56,7 +56,7 @@ def chunked(body: bytes = BODY, trailers: Sequence[bytes] = (), size: int = 5) -
     return b"".join((*lines, b"0\r\n", *(trailer + b"\r\n" for trailer in trailers), b"\r\n"))
 
 
-async def told(
+async def exchange(
     address: tuple[str, int], *pieces: bytes, pause: float = 0.0, tls: ssl.SSLContext | None = None
 ) -> list[Response]:
     """What comes back until the other side ends; `pieces` are sent with a `pause` between."""
@@ -74,7 +74,7 @@ async def told(
 
 def responses(raw: bytes) -> list[Response]:
     """All of them, none to HEAD; those that ask to go on are left out."""
-    found = []
+    replies = []
     while raw:
         head, _, raw = raw.partition(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")
@@ -84,14 +84,14 @@ def responses(raw: bytes) -> list[Response]:
         status = int(first.split(" ")[1])
         if status != 100:
             assert len(headers) == len(lines), "no header comes twice"
-            found.append(Response(status=status, headers=headers, body=raw[:length]))
+            replies.append(Response(status=status, headers=headers, body=raw[:length]))
         raw = raw[length:]
-    return found
+    return replies
 
 
-def statuses(found: Sequence[Response]) -> list[int]:
+def statuses(replies: Sequence[Response]) -> list[int]:
     """In their order."""
-    return [response.status for response in found]
+    return [response.status for response in replies]
 
 
 def refuses_strangers() -> Calls:

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from http_fields.field import Field, Request
-from http_fields.openai import FIELDS as OPENAI
-from http_fields.vllm import CROSS_ENCODER, LONG, honoured
+from http_fields.field import CROSS_ENCODER, LONG, Field, Request, honoured
+from http_fields.hosted import OPENAI
 from shared.vectors import Activation, OutputKind, Task
 
 SOURCE = "github.com/huggingface/text-embeddings-inference 0d124dc, router/src/http/types.rs"
@@ -25,60 +24,12 @@ def cutting(within: str = "", **texts: Any) -> tuple[Field, ...]:
 
 
 def request(
-    struct: str, path: str, body: dict[str, Any], *fields: Field, of: str = "", card: dict[str, object] | None = None
+    struct: str, path: str, body: dict[str, Any], *fields: Field, card: dict[str, object] = PROMPTED
 ) -> Request:
-    """`of`: which inputs, where the struct has several kinds."""
-    return Request(
-        original=f"text-embeddings-inference, {struct}{of}",
-        source=SOURCE,
-        path=path,
-        body=body,
-        fields=fields,
-        card=card or PROMPTED,
-    )
+    original = f"text-embeddings-inference, {struct}"
+    return Request(original=original, source=SOURCE, paths=(path,), body=body, fields=fields, card=card)
 
 
-PREDICTIONS = (
-    request(
-        "PredictRequest",
-        "/predict",
-        {"inputs": "a b"},
-        honoured("inputs", [["c"], ["d e"]], "texts beside pairs are refused"),
-        *cutting(inputs=LONG),
-        RAW,
-        of=", texts",
-        card=LABELLED,
-    ),
-    request(
-        "PredictRequest",
-        "/predict",
-        {"inputs": ["a", "b"]},
-        honoured("inputs", [["c", "d e"]], "texts beside pairs are refused"),
-        *cutting(inputs=["a", LONG]),
-        RAW,
-        of=", pairs",
-        card=CROSS_ENCODER,
-    ),
-)
-RERANK = request(
-    "RerankRequest",
-    "/rerank",
-    {"query": "a", "texts": ["b c", "d"]},
-    honoured("query", "c"),
-    honoured("texts", ["e"]),
-    *cutting(texts=[LONG]),
-    RAW,
-    honoured("return_text", True),
-    card=CROSS_ENCODER,
-)
-SIMILARITY = request(
-    "SimilarityRequest and SimilarityParameters",
-    "/similarity",
-    {"inputs": {"source_sentence": "a", "sentences": ["b c"]}},
-    honoured("inputs", {"source_sentence": "c", "sentences": ["d", "e"]}),
-    *cutting("parameters.", inputs={"source_sentence": LONG, "sentences": ["a"]}),
-    honoured("parameters.prompt_name", "query"),
-)
 REQUESTS = (
     request(
         "EmbedRequest",
@@ -105,9 +56,40 @@ REQUESTS = (
             ("EmbedSparseRequest", "/embed_sparse", OutputKind.SPARSE),
         )
     ),
-    *PREDICTIONS,
-    RERANK,
-    SIMILARITY,
+    *(
+        request(
+            f"PredictRequest, {of}",
+            "/predict",
+            {"inputs": inputs},
+            honoured("inputs", others, "texts beside pairs are refused"),
+            *cutting(inputs=long),
+            RAW,
+            card=card,
+        )
+        for of, inputs, others, long, card in (
+            ("texts", "a b", [["c"], ["d e"]], LONG, LABELLED),
+            ("pairs", ["a", "b"], [["c", "d e"]], ["a", LONG], CROSS_ENCODER),
+        )
+    ),
+    request(
+        "RerankRequest",
+        "/rerank",
+        {"query": "a", "texts": ["b c", "d"]},
+        honoured("query", "c"),
+        honoured("texts", ["e"]),
+        *cutting(texts=[LONG]),
+        RAW,
+        honoured("return_text", True),
+        card=CROSS_ENCODER,
+    ),
+    request(
+        "SimilarityRequest and SimilarityParameters",
+        "/similarity",
+        {"inputs": {"source_sentence": "a", "sentences": ["b c"]}},
+        honoured("inputs", {"source_sentence": "c", "sentences": ["d", "e"]}),
+        *cutting("parameters.", inputs={"source_sentence": LONG, "sentences": ["a"]}),
+        honoured("parameters.prompt_name", "query"),
+    ),
     request(
         "TokenizeRequest",
         "/tokenize",
@@ -123,5 +105,5 @@ REQUESTS = (
         honoured("ids", [[5], [6]]),
         honoured("skip_special_tokens", False),
     ),
-    request("OpenAICompatRequest", "/v1/embeddings", {"input": "a"}, *OPENAI),
+    request("OpenAICompatRequest", "/v1/embeddings", {"input": "a"}, *OPENAI.fields),
 )

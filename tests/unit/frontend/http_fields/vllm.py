@@ -2,62 +2,50 @@
 
 from typing import Any
 
-from http_fields.field import Fate, Field, Request
-from shared.vectors import Activation, ScoringMethod, Task
+from http_fields.field import (
+    CLASSIFIER,
+    CROSS_ENCODER,
+    EMBEDDINGS,
+    IMAGES,
+    LONG,
+    MODEL,
+    PRIORITY,
+    USER,
+    Field,
+    Request,
+    honoured,
+    meaningless,
+    refused,
+)
 
 SOURCE = "github.com/vllm-project/vllm, vllm/entrypoints/pooling/{}/protocol.py, commits 020638a6 and 055e47c2 of 2026"
-LONG = "a b c d e f g h i j k l"
-CLASSIFIER: dict[str, object] = {"tasks": (Task.CLASSIFY,), "labels": ("no", "yes"), "activation": Activation.SOFTMAX}
-CROSS_ENCODER: dict[str, object] = {
-    "tasks": (Task.RERANK, Task.CLASSIFY),
-    "labels": ("LABEL_0",),
-    "methods": (ScoringMethod.CROSS_ENCODER,),
-    "default_method": ScoringMethod.CROSS_ENCODER,
-    "activation": Activation.SIGMOID,
-}
 MESSAGES = [{"role": "user", "content": "a"}]
 CHAT = "chat templates are not applied"
-IMAGES = "there is no model of images"
-
-
-def honoured(name: str, value: Any, why: str = "", **beside: Any) -> Field:
-    return Field(name=name, fate=Fate.HONOURED, value=value, why=why, beside=tuple(beside.items()))
-
-
-def refused(name: str, value: Any, why: str = "") -> Field:
-    return Field(name=name, fate=Fate.REFUSED, value=value, why=why)
-
-
-def meaningless(name: str, value: Any, why: str) -> Field:
-    return Field(name=name, fate=Fate.WITHOUT_MEANING, value=value, why=why)
 
 
 def basic(**texts: Any) -> tuple[Field, ...]:
     """PoolingBasicRequestMixin. `texts`: some that are over the limit, by the names of this request."""
     return (
-        honoured("model", "another", "another model than the one served is 404"),
-        meaningless("user", "somebody", "nobody is watched; selvage-key is for shares"),
+        MODEL,
+        USER,
         honoured("truncate_prompt_tokens", 4, "a bound: more than the model takes is what it takes", **texts),
         honoured("truncation_side", "left", **texts, truncate_prompt_tokens=5),
         refused("padding", "max_length", "texts are never padded; `do_not_pad` is accepted"),
         honoured("request_id", "mine", "names the reply; logs go by the header x-request-id"),
-        refused("priority", 5, "the header selvage-priority does it; 0 is accepted"),
+        PRIORITY,
         refused("mm_processor_kwargs", {"num_crops": 4}, IMAGES),
         meaningless("cache_salt", "salt", "no cache is shared between requests"),
     )
 
 
-CHATS = (
+OPTIONS = (
+    refused("add_special_tokens", False, "texts get what the model was trained with; `true` is accepted"),
     refused("messages", MESSAGES, CHAT),
     refused("add_generation_prompt", True, CHAT),
     refused("continue_final_message", True, CHAT),
     refused("chat_template", "{{ messages }}", CHAT),
     refused("chat_template_kwargs", {"instruction": "b"}, CHAT),
     refused("media_io_kwargs", {"image": {}}, IMAGES),
-)
-OPTIONS = (
-    refused("add_special_tokens", False, "texts get what the model was trained with; `true` is accepted"),
-    *CHATS,
 )
 INPUT = honoured("input", ["a b c"], "texts, or token ids; messages of a chat are refused")
 LABELLED = honoured("input", ["a b c"], "texts; token ids are refused")
@@ -72,17 +60,17 @@ ENCODINGS = (
     ),
     refused("endianness", "big", "base64 is little-endian; `native` and `little` are accepted"),
 )
-OLDER = (
-    honoured("softmax", False, "an older name of `use_activation`"),
-    honoured("activation", False, "an older name of `use_activation`"),
-)
 VECTORS = (
     *ENCODINGS,
     honoured("dimensions", 4),
     honoured("use_activation", False, "rows as the model gives them"),
     honoured("normalize", False, "an older name of `use_activation`"),
 )
-LABELS = (honoured("use_activation", False, "logits"), *OLDER)
+LABELS = (
+    honoured("use_activation", False, "logits"),
+    honoured("softmax", False, "an older name of `use_activation`"),
+    honoured("activation", False, "an older name of `use_activation`"),
+)
 
 
 def scoring(**texts: Any) -> tuple[Field, ...]:
@@ -97,15 +85,12 @@ def scoring(**texts: Any) -> tuple[Field, ...]:
     )
 
 
-EMBEDDINGS = tuple(
-    Request(
-        original="vLLM, EmbeddingCompletionRequest and EmbeddingChatRequest",
-        source=SOURCE.format("embed"),
-        path=path,
-        body={"input": "a"},
-        fields=(INPUT, *OPTIONS, *basic(input=LONG), *VECTORS),
-    )
-    for path in ("/v1/embeddings", "/embeddings")
+EMBED = Request(
+    original="vLLM, EmbeddingCompletionRequest and EmbeddingChatRequest",
+    source=SOURCE.format("embed"),
+    paths=EMBEDDINGS,
+    body={"input": "a"},
+    fields=(INPUT, *OPTIONS, *basic(input=LONG), *VECTORS),
 )
 TASK = honoured("task", "token_embed", "`plugin` and `embed&token_classify` are refused")
 PLUGIN = refused("data", {"image": "x"}, "there are no plugins")
@@ -113,33 +98,29 @@ POOLINGS = tuple(
     Request(
         original=f"vLLM, PoolingCompletionRequest, PoolingChatRequest and IOProcessorRequest, {of}",
         source=SOURCE.format("pooling"),
-        path=path,
+        paths=("/pooling", "/v1/pooling"),
         body={"input": "a"},
-        fields=(given, *OPTIONS, *basic(input=LONG), PLUGIN, *fields),
+        fields=(texts, *OPTIONS, *basic(input=LONG), PLUGIN, *fields),
         card=card,
     )
-    for of, card, given, fields in (
+    for of, card, texts, fields in (
         ("of vectors", {}, INPUT, (TASK, *VECTORS)),
         ("of labels", CLASSIFIER, LABELLED, (*ENCODINGS, refused("dimensions", 4, "labels have none"), *LABELS)),
     )
-    for path in ("/pooling", "/v1/pooling")
 )
-CLASSIFICATIONS = tuple(
-    Request(
-        original="vLLM, ClassificationCompletionRequest and ClassificationChatRequest",
-        source=SOURCE.format("classify"),
-        path=path,
-        body={"input": "a"},
-        fields=(LABELLED, *OPTIONS, *basic(input=LONG), *LABELS),
-        card=CLASSIFIER,
-    )
-    for path in ("/classify", "/v1/classify")
+CLASSIFICATION = Request(
+    original="vLLM, ClassificationCompletionRequest and ClassificationChatRequest",
+    source=SOURCE.format("classify"),
+    paths=("/classify", "/v1/classify"),
+    body={"input": "a"},
+    fields=(LABELLED, *OPTIONS, *basic(input=LONG), *LABELS),
+    card=CLASSIFIER,
 )
 SCORES = tuple(
     Request(
         original=f"vLLM, Score{name}Request",
         source=SOURCE.format("scoring"),
-        path=path,
+        paths=("/score", "/v1/score"),
         body={first: "a b", second: ["c d", "e"]},
         fields=(
             honoured(first, "b", TEXTS),
@@ -154,33 +135,29 @@ SCORES = tuple(
         ("QueriesDocuments", "queries", "documents"),
         ("QueriesItems", "queries", "items"),
     )
-    for path in ("/score", "/v1/score")
 )
-RERANKS = tuple(
-    Request(
-        original="vLLM, RerankRequest",
-        source=SOURCE.format("scoring"),
-        path=path,
-        body={"query": "a b", "documents": ["c d", "e"]},
-        fields=(
-            honoured("query", "b", "a text; objects are refused"),
-            honoured("documents", ["b"], "texts, or objects with `text`; others are refused"),
-            honoured("top_n", 1, "0: all"),
-            *scoring(query="a b c", documents=[LONG]),
-        ),
-        card=CROSS_ENCODER,
-    )
-    for path in ("/rerank", "/v1/rerank", "/v2/rerank")
+RERANK = Request(
+    original="vLLM, RerankRequest",
+    source=SOURCE.format("scoring"),
+    paths=("/rerank", "/v1/rerank", "/v2/rerank"),
+    body={"query": "a b", "documents": ["c d", "e"]},
+    fields=(
+        honoured("query", "b", "a text; objects are refused"),
+        honoured("documents", ["b"], "texts, or objects with `text`; others are refused"),
+        honoured("top_n", 1, "0: all"),
+        *scoring(query="a b c", documents=[LONG]),
+    ),
+    card=CROSS_ENCODER,
 )
 TOKENS = "github.com/vllm-project/vllm, vllm/entrypoints/serve/tokenize/protocol.py"
 TOKENIZE = Request(
     original="vLLM, TokenizeCompletionRequest and TokenizeChatRequest",
     source=TOKENS,
-    path="/tokenize",
+    paths=("/tokenize",),
     body={"prompt": "a b"},
     fields=(
         honoured("prompt", "c"),
-        honoured("model", "another", "another model than the one served is 404"),
+        MODEL,
         honoured("add_special_tokens", False),
         honoured("return_token_strs", True),
         refused("messages", MESSAGES, CHAT),
@@ -189,8 +166,8 @@ TOKENIZE = Request(
 DETOKENIZE = Request(
     original="vLLM, DetokenizeRequest",
     source=TOKENS,
-    path="/detokenize",
+    paths=("/detokenize",),
     body={"tokens": [1, 4, 2]},
-    fields=(honoured("tokens", [5]), honoured("model", "another", "another model than the one served is 404")),
+    fields=(honoured("tokens", [5]), MODEL),
 )
-REQUESTS = (*EMBEDDINGS, *POOLINGS, *CLASSIFICATIONS, *SCORES, *RERANKS, TOKENIZE, DETOKENIZE)
+REQUESTS = (EMBED, *POOLINGS, CLASSIFICATION, *SCORES, RERANK, TOKENIZE, DETOKENIZE)
