@@ -8,7 +8,7 @@ LOCKS := $(VENV)-locks
 PEERS := $(VENV)-peers
 CLIENTS := $(VENV)-clients
 CLUSTERS := $(VENV)-clusters
-VLLM := $(VENV)-vllm
+VLLM := $(PEERS)/vllm
 PEER_PIP := pip --disable-pip-version-check install --quiet
 
 # Linux wheels of PyTorch bring gigabytes of CUDA. Without a GPU, name PyTorch's CPU package index:

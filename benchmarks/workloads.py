@@ -104,6 +104,10 @@ def named(scale: Scale = "small") -> dict[str, Workload]:
         requests = tuple((length,) for length in lengths)
         return Workload(name=name, says=f"texts of {says}", model=model, requests=requests, in_flight=clients or (64,))
 
+    def lists(name: str, count: int, tokens: int) -> Workload:
+        says, requests = f"{count} texts of {tokens} tokens", ((tokens,) * count,) * 64
+        return Workload(name=name, says=says, model=MINILM, requests=requests, in_flight=(16,))
+
     def rerank(name: str, says: str, requests: tuple[Lengths, ...], clients: int) -> Workload:
         late = model("jina-colbert-v2", tiny="random:tiny-colbert")
         return Workload(name=name, says=says, model=late, kind="rerank", requests=requests, in_flight=(clients,))
@@ -114,6 +118,8 @@ def named(scale: Scale = "small") -> dict[str, Workload]:
     workloads = (
         texts("16-tokens", "16 tokens", MINILM, (16,) * 256),
         texts("128-tokens", "128 tokens", MINILM, (128,) * 256),
+        lists("32-texts", 32, 16),
+        lists("32-long-texts", 32, 128),
         texts("short", "32 tokens", base, (32,) * 256),
         texts("clients", "490 to 510 tokens", base, around(128, 500, 0.02), 1, 4, 16, 64, 128),
         texts("medium", "512 tokens", model("multilingual-e5-base"), (512,) * 64),
@@ -145,21 +151,6 @@ def named(scale: Scale = "small") -> dict[str, Workload]:
         ),
     )
     return {workload.name: workload for workload in workloads}
-
-
-def batches() -> dict[str, Workload]:
-    """Builds requests of several texts by name, for frontends."""
-    workloads = {"32-texts": (32, 16), "32-long-texts": (32, 128)}
-    return {
-        name: Workload(
-            name=name,
-            says=f"{texts} texts of {tokens} tokens",
-            model=MINILM,
-            requests=((tokens,) * texts,) * 64,
-            in_flight=(16,),
-        )
-        for name, (texts, tokens) in workloads.items()
-    }
 
 
 PROMPTS = (8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192)

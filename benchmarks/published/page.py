@@ -56,12 +56,12 @@ def _least(result: Mapping[str, Any], side: str) -> float:
 
 
 def conditions(result: Mapping[str, Any]) -> str:
-    """States what was asked, the machine, the rounds, the commit, the versions of vLLM and the flags of both."""
+    """States what was asked, the machine, the rounds, the commit, the versions of vLLM and its flags."""
     machine, settings = result["machine"], result["settings"]
     counts = [count for count in settings["requests"].values() if count]
     length = f"{min(counts):,} requests or more" if counts else f"{number(settings['seconds'])} s"
     versions = ", ".join(f"{name} {version}" for name, version in result["peers"]["vllm"].items())
-    flags = "; ".join(f"{side}: `{flags}`" for side, flags in settings["flags"].items() if flags)
+    flags = "; ".join(f"{side}: `{flags}`" for side, flags in settings["flags"].items() if flags and VLLM in side)
     parts = [
         f"{result['says']} {settings['threads']} of {machine['cores']} cores of {machine['processor']}",
         f"medians (quartiles) of {settings['rounds']} rounds of {length} a case",

@@ -1,7 +1,6 @@
 """Sides in turns, and the figures of their rounds."""
 
 import contextlib
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +19,7 @@ def test_every_side_has_its_turn_in_each_round_and_every_other_round_goes_backwa
         return lambda: (order.append(name), {"tokens/s": float(len(order))})[1]
 
     turns = {"short": {name: counting(name) for name in "ab"}, "long": {"c": counting("c")}}
-    found = interleaved(turns, 3, pause=0)
+    found = interleaved(turns, 3, "a", {}, pause=0)
     assert "".join(order) == "abc" + "bac" + "abc"
     assert [each["tokens/s"] for each in found["short"]["b"]] == [2, 4, 8]
 
@@ -72,8 +71,7 @@ class Fake(ModuleType):
 def test_a_benchmark_starts_everybody_anew_and_writes_one_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds of all starts count; machine, commit and settings are told; the table has every side."""
     fake = Fake("benchmarks.fake", "Nothing against nothing.\n\nAt length.")
-    monkeypatch.setitem(sys.modules, "benchmarks.fake", fake)
-    found = benchmark.run("fake", {"threads": 1, "seconds": 0, "against": []}, rounds=2, starts=2)
+    found = benchmark.run(fake, "fake", {"threads": 1, "seconds": 0, "against": []}, rounds=2, starts=2)
     assert fake.started == 2
     assert found["says"] == "Nothing against nothing."
     assert found["settings"] == {"threads": 1, "rounds": 2, "starts": 2}
