@@ -3,7 +3,6 @@
 import re
 import sys
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 
@@ -15,7 +14,7 @@ from harness.environment import ROOT
 from selvage.bulk.flags import parse
 from shared.command import begin
 from shared.settings import ServiceSettings
-from support.commands import process_as_it_was, run_as_program
+from support.commands import process_as_it_was
 
 Command = Callable[[list[str]], object]
 
@@ -48,16 +47,6 @@ def test_an_unknown_flag_is_refused_with_the_nearest(
     """In one line, and before one that is missing, which may be the same."""
     line = refusal(command, arguments, capsys)
     assert line == f"python -m {name}: unrecognized arguments: {told} (--help explains)"
-
-
-@pytest.mark.parametrize(
-    ("name", "flag", "near"), [("harness", "--frontent", "--frontend"), ("demo", "--modl", "--model")]
-)
-def test_programs_that_start_services_do_so_too(
-    name: str, flag: str, near: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    line = refusal(partial(run_as_program, name), [flag, "x"], capsys)
-    assert line == f"python -m {name}: unrecognized arguments: {flag}; did you mean {near}? (--help explains)"
 
 
 @pytest.mark.parametrize(
@@ -103,18 +92,6 @@ def test_the_two_processes_of_the_readme_open_http(monkeypatch: pytest.MonkeyPat
     settings = FrontendSettings.read(frontend.split())
     assert f"curl -s {settings.http_listen}/" in readme
     assert (WorkerSettings.read(worker.split()).listen,) == settings.worker
-
-
-@pytest.mark.parametrize("module", ["structlog", "torch", "google.protobuf"])
-def test_a_missing_package_is_told_with_the_extra_of_the_command(
-    module: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with process_as_it_was():
-        begin("worker")
-        error = ModuleNotFoundError(f"No module named {module!r}", name=module)
-        sys.excepthook(ModuleNotFoundError, error, None)
-    hint = "the extra worker brings it (in a checkout, pip install '.[worker]')"
-    assert capsys.readouterr().err == f"No module named {module!r}: {hint}\n"
 
 
 @pytest.mark.parametrize("module", ["_sqlite3", "gpu_worker.misspelt", None])

@@ -132,16 +132,6 @@ def test_the_glossary_has_twenty_nouns_which_the_code_uses() -> None:
     assert [term for term in terms() if term not in words] == []
 
 
-def test_the_rules_find_what_they_are_for(tmp_path: Path) -> None:
-    text = '"""Of HTTP."""\n\nfor each in range(3):\n    door = each\nclass Part:\n    """Whether it is."""\n'
-    assert FRAGMENT.match("Of HTTP.")
-    assert FRAGMENT.match("Whether it is.")
-    assert not FRAGMENT.match("Whether a step may be launched beside the one that computes.")
-    assert [sentence for _, sentence in docstrings(ast.parse(text))] == ["Of HTTP.", "Whether it is."]
-    assert [name for _, name in assigned_names(ast.parse(text))] == ["each", "door"]
-    assert "job slice" in terms()
-
-
 if __name__ == "__main__":
     places = python_files(*(sys.argv[1:] or PROGRAMS))
     lines = [line for path in places for check in (fragments, pronouns) for line in check(path)]
