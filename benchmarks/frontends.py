@@ -3,8 +3,7 @@
 The worker has the real service, link and driver, and an engine whose steps take no time; the text's tokens are real.
 1, 2 and 4 frontends by gRPC, tei.v1 and HTTP, 1 to 256 clients; then longer texts, several texts a request, token rows.
 Generator, frontends and worker share the cores, so requests/s here are those of this machine's cores for all of them.
-CPU a request of a process depends far less on the sharing: `of a whole core` is what one core for that process alone
-would give by it, and `of its event loop` what its one busiest thread would.
+CPU a request of a process depends far less on the sharing.
 """
 
 from collections.abc import Iterator
@@ -39,7 +38,6 @@ LOADS = (
     (1, 2, "22-megabytes", ("gRPC",)),
 )
 """Frontends, clients, workload and APIs of each case."""
-CPU, EVENT_LOOP = "CPU ms/request", "'s event loop"
 ROW_TEXTS, ROW_WORDS = 16, 126
 """Texts, and words of each, of the requests whose replies are weighed."""
 
@@ -49,17 +47,7 @@ def load(running: Stack, api: str, frontends: int, workload: Workload, **options
     server = server_of(running, frontends)
     urls = [f"{front.http_url}/v1/embeddings" for front in running.frontends[:frontends]]
     address = ",".join(urls) if api == "HTTP" else TEI * (api == "tei.v1") + server.address
-    return with_rates(generated(Server(address=address, pids=server.pids), workload, **options))
-
-
-def with_rates(figures: Figures) -> Figures:
-    """Adds the requests/s of a whole core of each part, and of an event loop on one."""
-    rates = dict[str, float]()
-    for name, cost in figures.items():
-        if name.endswith(f": {CPU}") and cost:
-            part = name.removesuffix(f": {CPU}").removesuffix(EVENT_LOOP)
-            rates[f"{part}: requests/s of {'its event loop' if EVENT_LOOP in name else 'a whole core'}"] = 1e3 / cost
-    return {**figures, **rates}
+    return generated(Server(address=address, pids=server.pids), workload, **options)
 
 
 def sizes(running: Stack) -> Figures:

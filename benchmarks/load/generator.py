@@ -12,7 +12,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,24 +67,22 @@ class Window:
 
 async def drive(load: Load) -> dict[str, Any]:
     """Runs the load; gives `figures` of all calls, and `statuses` with counts. Raises LoadFailed."""
-    loads = [load] if load.beside is None else [load, load.beside]
     async with AsyncExitStack() as cleanup:
-        targets = [await cleanup.enter_async_context(_target(each_load)) for each_load in loads]
-        for target in targets:
+        targets = [(part, await cleanup.enter_async_context(_target(part))) for part in (load, load.beside) if part]
+        for _, target in targets:
             await target.check()
         start = asyncio.get_running_loop().time() + (0 if load.requests else load.warmup)
         stop = float("inf") if load.requests else start + load.seconds
-        pairs = zip(targets, loads, strict=True)
-        window = await watched([_loop(*of_load, stop) for of_load in pairs], start, stop, load.watch)
+        window = await watched([_loop(*target, stop) for target in targets], start, stop, load.watch)
     return measured(load, window)
 
 
-def _target(load: Load) -> Any:
+def _target(load: Load) -> AbstractAsyncContextManager[Target]:
     options: dict[str, Any] = {"seed": load.seed, "model": load.model, "reconnecting": load.reconnecting}
     return reached(load.address, load.workload, deadline=load.deadline or LONGEST, **options)
 
 
-async def _loop(target: Target, load: Load, stop: float) -> list[Call]:
+async def _loop(load: Load, target: Target, stop: float) -> list[Call]:
     turns = loops.turns(len(load.workload.requests), load.requests)
     if load.rate:
         return await loops.opened(target, turns, loops.gaps(load.rate, load.seed), stop)

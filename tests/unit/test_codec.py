@@ -1,5 +1,6 @@
 """Domain types survive the way to the worker and back."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -87,12 +88,13 @@ def test_jobs_survive(groups: list[list[list[int]]], remaining: float | None) ->
     assert there_and_back(jobs) == [(job.id, job) for job in jobs]
 
 
-def test_token_ranges_survive() -> None:
+def test_token_ranges_and_given_vectors_survive() -> None:
     ranges = TokenRanges(counts=(2, 1), starts=(0, 1, 0), stops=(3, 2, 1))
-    jobs = [
-        Job(id=number, work=ENCODE, tokens=RaggedTokens.of([[1, 2, 3], [4]]), ranges=having)
-        for number, having in enumerate((None, ranges, None))
-    ]
+    vectors = MultiVectors(data_type=DataType.INT8, dimensions=2, lengths=(1, 0), data=b"ab", scales=b"1234")
+    work = MaxSim(queries=vectors, documents=vectors, layout=Layout.PAIRS, unit_rows=True, mean=True)
+    tokens = RaggedTokens.of([[1, 2, 3], [4]])
+    jobs = [Job(id=number, work=ENCODE, tokens=tokens, ranges=having) for number, having in enumerate((None, ranges))]
+    jobs += [Job(id=2, work=work), replace(jobs[0], id=3)]
     assert there_and_back(jobs) == [(job.id, job) for job in jobs]
 
 
@@ -121,13 +123,6 @@ def test_token_ranges_outside_of_their_sequences_are_refused(change: dict[str, l
     (_, refused), (_, neighbour) = link_codec.jobs_from_pb(message)
     assert isinstance(refused, InvalidInput)
     assert isinstance(neighbour, Job)
-
-
-def test_given_vectors_survive() -> None:
-    vectors = MultiVectors(data_type=DataType.INT8, dimensions=2, lengths=(1, 0), data=b"ab", scales=b"1234")
-    work = MaxSim(queries=vectors, documents=vectors, layout=Layout.PAIRS, unit_rows=True, mean=True)
-    job = Job(id=1, work=work)
-    assert there_and_back([job]) == [(1, job)]
 
 
 @pytest.mark.parametrize("size", [0, 1, ROOM, 2 * ROOM + 1])

@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -14,7 +15,7 @@ from harness.environment import ROOT
 from selvage.bulk.flags import parse
 from shared.command import begin
 from shared.settings import ServiceSettings
-from support.commands import process_as_it_was
+from support.commands import process_as_it_was, run_as_program
 
 Command = Callable[[list[str]], object]
 
@@ -39,6 +40,8 @@ def refusal(command: Command, arguments: list[str], printed: pytest.CaptureFixtu
         (new_key.main, "frontend_service.access.new_key", ["--prority", "bulk"], "--prority; did you mean --priority?"),
         (build.main, "gpu_worker.kernels.cpu.build", ["--al"], "--al; did you mean --all?"),
         (parse, "selvage.bulk", ["a.jsonl", "--ouput", "o"], "--ouput; did you mean --output?"),
+        (partial(run_as_program, "harness"), "harness", ["--frontent", "x"], "--frontent; did you mean --frontend?"),
+        (partial(run_as_program, "demo"), "demo", ["--modl", "x"], "--modl; did you mean --model?"),
     ],
 )
 def test_an_unknown_flag_is_refused_with_the_nearest(
