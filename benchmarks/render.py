@@ -229,7 +229,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "limits-qwen3-0.6b": partial(limits, "offline-qwen3-0.6b"),
     "overload": overload,
     "published": published.summary,
-    "floors": accelerator.floors,
     "goals": accelerator.goals,
     "scaling-costs": scaling_costs,
     "scaling-needed": scaling_needed,

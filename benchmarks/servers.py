@@ -141,7 +141,7 @@ def infinity(threads: int) -> Iterator[Server]:
 def generated(server: Server, workload: Workload, **options: Any) -> dict[str, float]:
     """Runs a `Load` of these options in a process of its own, and gives its figures. Exits where it fails."""
     load = Load(address=server.address, workload=workload, watch=server.pids, **options)
-    command, variables = [sys.executable, "-m", "benchmarks.load"], os.environ | modules_of(ROOT)
+    command, variables = [sys.executable, "-m", "benchmarks.load.generator"], os.environ | modules_of(ROOT)
     done = subprocess.run(command, cwd=ROOT, env=variables, input=pickle.dumps(load), stdout=subprocess.PIPE)
     if done.returncode:
         sys.exit(f"{workload.says}: the clients ended with {done.returncode}")

@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import json
 import os
+import pickle
 import sys
 from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.load import loops
-from benchmarks.load.loops import OK, Call, LoadFailed, Target
+from benchmarks.load.loops import OK, Call, LoadFailed, Send
 from benchmarks.load.processor import CpuSeconds, peak_mebibytes
 from benchmarks.load.target import reached
 from benchmarks.result import number, table
@@ -68,25 +69,23 @@ class Window:
 async def drive(load: Load) -> dict[str, Any]:
     """Runs the load; gives `figures` of all calls, and `statuses` with counts. Raises LoadFailed."""
     async with AsyncExitStack() as cleanup:
-        targets = [(part, await cleanup.enter_async_context(_target(part))) for part in (load, load.beside) if part]
-        for _, target in targets:
-            await target.check()
+        sends = [(part, await cleanup.enter_async_context(_reached(part))) for part in (load, load.beside) if part]
         start = asyncio.get_running_loop().time() + (0 if load.requests else load.warmup)
         stop = float("inf") if load.requests else start + load.seconds
-        window = await watched([_loop(*target, stop) for target in targets], start, stop, load.watch)
+        window = await watched([_loop(part, send, stop) for part, send in sends], start, stop, load.watch)
     return measured(load, window)
 
 
-def _target(load: Load) -> AbstractAsyncContextManager[Target]:
+def _reached(load: Load) -> AbstractAsyncContextManager[Send]:
     options: dict[str, Any] = {"seed": load.seed, "model": load.model, "reconnecting": load.reconnecting}
     return reached(load.address, load.workload, deadline=load.deadline or LONGEST, **options)
 
 
-async def _loop(load: Load, target: Target, stop: float) -> list[Call]:
+async def _loop(load: Load, send: Send, stop: float) -> list[Call]:
     turns = loops.turns(len(load.workload.requests), load.requests)
     if load.rate:
-        return await loops.opened(target, turns, loops.gaps(load.rate, load.seed), stop)
-    return await loops.closed(target, turns, load.clients, stop)
+        return await loops.opened(send, turns, loops.gaps(load.rate, load.seed), stop)
+    return await loops.closed(send, turns, load.clients, stop)
 
 
 async def watched(
@@ -148,3 +147,7 @@ def main(arguments: argparse.Namespace) -> int:
     rows = [[name, number(value)] for name, value in outcome["figures"].items()]
     print(json.dumps(outcome) if arguments.json else f"{table(['', 'all'], rows)}\n\n{outcome['statuses']}")
     return 0
+
+
+if __name__ == "__main__":  # a process of its own: a pickled `Load` on standard input, JSON on standard output
+    print(json.dumps(asyncio.run(drive(pickle.load(sys.stdin.buffer)))))

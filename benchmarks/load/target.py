@@ -2,14 +2,14 @@
 
 import json
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import cycle
 from typing import Any
 
 import grpc
 
-from benchmarks.load.loops import EXPIRED, OK, REFUSED, LoadFailed, Target
+from benchmarks.load.loops import EXPIRED, OK, REFUSED, LoadFailed, Send
 from benchmarks.workloads import Kind, Workload, instructed, text
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
 from shared.server.options import channel_options
@@ -66,89 +66,72 @@ def tokens_counted(method: str, reply: bytes) -> int | None:
     return int(parsed.usage.prompt_tokens) if parsed.model else None
 
 
-class GrpcTarget:
-    """Services over gRPC: a channel to each server, used in rotation."""
-
-    def __init__(
-        self, channels: Sequence[grpc.aio.Channel], method: str, requests: Sequence[bytes], tokens: int, deadline: float
-    ) -> None:
-        """`requests`: the last one is that of the check, which has so many `tokens`."""
-        calls: list[Callable[..., Any]] = [channel.unary_unary(method) for channel in channels]  # bytes as they are
-        self._calls, self._method, self._requests = cycle(calls), method, requests
-        self._tokens, self._deadline = tokens, deadline
-
-    async def check(self) -> None:
-        """Makes a first call, whose reply must count exactly the tokens that were sent. Raises LoadFailed."""
-        try:
-            reply = await next(self._calls)(self._requests[-1], timeout=max(FIRST, self._deadline))
-        except grpc.aio.AioRpcError as error:
-            raise LoadFailed(f"the first call ended with {error.code().name}: {error.details()}") from None
-        counted = tokens_counted(self._method, reply)
-        if counted not in (None, self._tokens):
-            raise LoadFailed(f"the first request is made of {self._tokens} tokens, the server counted {counted}")
-
-    async def call(self, request: int) -> str:
-        """See `Target`."""
-        try:
-            await next(self._calls)(self._requests[request], timeout=self._deadline)
-        except grpc.aio.AioRpcError as error:
-            return error.code().name
-        return OK
-
-
-class HttpTarget:
-    """Servers over HTTP, used in rotation: a session of aiohttp. The last of the `requests` is that of the check."""
-
-    def __init__(self, session: Any, urls: Sequence[str], requests: Sequence[bytes], lost: type[Exception]) -> None:
-        """`lost`: the exception that a broken connection raises."""
-        self._session, self._urls, self._requests, self._lost = session, cycle(urls), requests, lost
-
-    async def check(self) -> None:
-        """See `Target`."""
-        if (status := await self.call(-1)) != OK:
-            raise LoadFailed(f"the first call ended with {status}")
-
-    async def call(self, request: int) -> str:
-        """See `Target`."""
-        try:
-            async with self._session.post(next(self._urls), data=self._requests[request]) as response:
-                await response.read()
-        except TimeoutError:
-            return EXPIRED
-        except self._lost as error:
-            return type(error).__name__
-        return HTTP_STATUSES.get(response.status, f"HTTP {response.status}")
-
-
 @asynccontextmanager
 async def reached(
     address: str, workload: Workload, *, seed: int, deadline: float, model: str, reconnecting: bool
-) -> AsyncIterator[Target]:
-    """Opens the target of http://..., tei:HOST:PORT or HOST:PORT (several with commas, the scheme of tei once).
+) -> AsyncIterator[Send]:
+    """Opens the target of http://..., tei:HOST:PORT or HOST:PORT (several with commas, the scheme of tei once), which
+    are called in rotation; yields what sends a request, once a first call was answered.
 
     Calls end after `deadline` seconds. `model` and `reconnecting`: its name over HTTP, and whether each call has a
-    connection of its own. Raises LoadFailed for a workload of more than single texts over tei.v1.
+    connection of its own. Raises LoadFailed where the first call fails, where a server counts other tokens in it than
+    it is made of, and for a workload of more than single texts over tei.v1.
     """
     kind, every = workload.kind, [*texts_of(workload, seed), texts_of(workload, CHECKED)[0]]
-    servers = address.removeprefix(TEI).split(",")
     if address.startswith("http"):
-        import aiohttp  # may not be installed
-
-        bodies, timeout = [body(kind, model, texts) for texts in every], aiohttp.ClientTimeout(total=deadline)
-        options: Any = {"timeout": timeout, "headers": {"Content-Type": "application/json"}}
-        connector = aiohttp.TCPConnector(limit=0, force_close=reconnecting)
-        async with aiohttp.ClientSession(connector=connector, **options) as session:
-            yield HttpTarget(session, servers, bodies, aiohttp.ClientError)
+        async with _http(
+            address.split(","), [body(kind, model, texts) for texts in every], deadline, reconnecting
+        ) as send:
+            if (status := await send(-1)) != OK:
+                raise LoadFailed(f"the first call ended with {status}")
+            yield send
         return
+    method, requests = RERANK if kind == "rerank" else EMBED, [message(kind, texts) for texts in every]
     if address.startswith(TEI):
         if kind != "dense" or any(len(texts) > 1 for texts in every):
             raise LoadFailed(f"{workload.name}: an Embed of tei.v1 has one text")
         method, requests = TEI_EMBED, [tei_pb2.EmbedRequest(inputs=texts[0]).SerializeToString() for texts in every]
-    else:
-        method, requests = RERANK if kind == "rerank" else EMBED, [message(kind, texts) for texts in every]
-    channels = [grpc.aio.insecure_channel(server, options=channel_options()) for server in servers]
-    try:
-        yield GrpcTarget(channels, method, requests, sum(workload.requests[0]), deadline)
-    finally:
-        for channel in channels:
-            await channel.close()
+    servers = address.removeprefix(TEI).split(",")
+    async with AsyncExitStack() as cleanup:
+        opened = [grpc.aio.insecure_channel(server, options=channel_options()) for server in servers]
+        channels = [await cleanup.enter_async_context(channel) for channel in opened]
+        calls: Iterator[Any] = cycle([channel.unary_unary(method) for channel in channels])  # bytes as they are
+
+        async def send(request: int) -> str:
+            try:
+                await next(calls)(requests[request], timeout=deadline)
+            except grpc.aio.AioRpcError as error:
+                return error.code().name
+            return OK
+
+        try:
+            reply = await next(calls)(requests[-1], timeout=max(FIRST, deadline))
+        except grpc.aio.AioRpcError as error:
+            raise LoadFailed(f"the first call ended with {error.code().name}: {error.details()}") from None
+        tokens, counted = sum(workload.requests[0]), tokens_counted(method, reply)
+        if counted not in (None, tokens):
+            raise LoadFailed(f"the first request is made of {tokens} tokens, the server counted {counted}")
+        yield send
+
+
+@asynccontextmanager
+async def _http(
+    urls: Sequence[str], bodies: Sequence[bytes], deadline: float, reconnecting: bool
+) -> AsyncIterator[Send]:
+    import aiohttp  # may not be installed
+
+    connector, timeout = aiohttp.TCPConnector(limit=0, force_close=reconnecting), aiohttp.ClientTimeout(total=deadline)
+    headers, places = {"Content-Type": "application/json"}, cycle(urls)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
+
+        async def send(request: int) -> str:
+            try:
+                async with session.post(next(places), data=bodies[request]) as response:
+                    await response.read()
+            except TimeoutError:
+                return EXPIRED
+            except aiohttp.ClientError as error:
+                return type(error).__name__
+            return HTTP_STATUSES.get(response.status, f"HTTP {response.status}")
+
+        yield send

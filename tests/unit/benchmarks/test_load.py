@@ -1,5 +1,6 @@
 """The load generator: loops by a clock that only the test moves, and what counts."""
 
+import asyncio
 from collections.abc import Sequence
 from itertools import cycle, repeat
 from typing import Any
@@ -12,6 +13,7 @@ from benchmarks.load import loops
 from benchmarks.load.generator import Load, Window, drive, measured
 from benchmarks.load.loops import REFUSED, Call, LoadFailed
 from benchmarks.load.processor import CpuSeconds
+from benchmarks.servers import Server, generated
 from benchmarks.workloads import Workload
 from support.load_fakes import FakeTarget, fake_server, in_fake_time
 
@@ -102,8 +104,8 @@ def test_a_call_that_outlasts_the_window_counts_where_the_slowest_are_measured()
 
 
 async def test_every_call_is_counted_once_by_its_status() -> None:
-    """One in four is refused, one in four too late. Where a server counts other tokens than the texts were made
-    of, nothing is measured."""
+    """One in four is refused, one in four too late; in a process of its own too. Where a server counts other tokens
+    than the texts were made of, nothing is measured."""
     statuses = ("OK", "RESOURCE_EXHAUSTED", "late", "OK")
     async with fake_server(lambda number: statuses[(number - 1) % 4] if number else "OK") as address:
         outcome = await drive(Load(address=address, workload=TEXTS, clients=3, requests=40, deadline=600))
@@ -113,6 +115,9 @@ async def test_every_call_is_counted_once_by_its_status() -> None:
     assert figures["expired/s"] == pytest.approx(figures["requests/s"] / 2)
     assert figures["tokens/s"] == pytest.approx(16 * figures["requests/s"])
     assert figures["clients: CPU ms/request"] >= 0
+    async with fake_server(lambda number: "OK") as address:
+        own = await asyncio.to_thread(generated, Server(address=address, pids={}), TEXTS, requests=4)
+    assert own["requests/s"] > 0
     async with fake_server(lambda number: "OK", tokens=17) as address:
         with pytest.raises(LoadFailed, match="made of 16 tokens, the server counted 17"):
             await drive(Load(address=address, workload=TEXTS, requests=4))
