@@ -12,16 +12,12 @@ from typing import Any
 
 from benchmarks.accelerator import page as accelerator
 from benchmarks.benchmark import ALONE, FORMATS, SHARE, number_format
-from benchmarks.machine import ROOT
+from benchmarks.machine import PAGES, ROOT
 from benchmarks.published import page as published
 from benchmarks.result import NO_RESULT, number, read, shown, table, tables
 
 NOT_PEERS = ("selvage", "null", "engine")
 """Beginnings of the names of sides that are no other product."""
-PAGES = tuple(
-    ROOT / path
-    for path in ("README.md", "docs/figures.md", "docs/accelerator.md", "docs/published.md", "docs/operating.md")
-)
 BLOCK = re.compile(r"(<!-- rendered (\S+): begin -->\n).*?(<!-- rendered \2: end -->)", re.DOTALL)
 TITLES = {"offline": "engine", "maxsim": "MaxSim", "services": "both services"}
 """Benchmarks that compare with other products, and what each measures."""
@@ -238,7 +234,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
 
 def main(arguments: argparse.Namespace) -> int:
     """Writes the pages. With --check compares them instead, and gives 1 where one does not show the results."""
-    pages = {path: rendered(path.read_text()) for path in PAGES}
+    pages = {ROOT / page: rendered((ROOT / page).read_text()) for page in PAGES}
     stale = [path for path, content in pages.items() if path.read_text() != content]
     if arguments.check:
         if stale:

@@ -3,7 +3,20 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from benchmarks.workloads import MINILM, NAME, PROMPTS, QUERY, RANDOM, SPECIAL, WIDTH, Kind, Lengths, Workload, around
+from benchmarks.workloads import (
+    MINILM,
+    NAME,
+    PROMPTS,
+    QUERY,
+    RANDOM,
+    SPECIAL,
+    WIDTH,
+    Kind,
+    Lengths,
+    Workload,
+    around,
+    single,
+)
 
 VLLM = "vLLM, all cores"
 """The side of vLLM, as results name it. By default vLLM leaves a core to itself; on few cores it is faster with all."""
@@ -227,4 +240,4 @@ def late_interaction(clients: int, several: int, many: int, most: int) -> Row:
 
 def _texts(model: str, says: str, lengths: Lengths) -> Workload:
     """Makes requests of one text each."""
-    return Workload(name="texts", says=f"texts of {says}", model=model, requests=tuple((n,) for n in lengths))
+    return Workload(name="texts", says=f"texts of {says}", model=model, requests=single(lengths))

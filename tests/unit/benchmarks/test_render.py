@@ -21,7 +21,8 @@ def test_pages_are_of_the_results_and_show_every_one(monkeypatch: pytest.MonkeyP
 
     for module in (render, accelerator, published):
         monkeypatch.setattr(module, "read", read)
-    assert [path for path in render.PAGES if render.rendered(path.read_text()) != path.read_text()] == []
+    pages = {page: (render.ROOT / page).read_text() for page in render.PAGES}
+    assert [page for page, text in pages.items() if render.rendered(text) != text] == []
     paths = result.RESULTS.rglob("*.json")
     assert {str(path.relative_to(result.RESULTS).with_suffix("")) for path in paths} <= shown
 
