@@ -40,7 +40,8 @@ def _fastest(section: str, workload: str, in_flight: int, *results: Mapping[str,
         ]
         if serving := [row for row in rows if row.get("encoder") != "eager"]:
             device = result["limits"]["name"].removeprefix("NVIDIA ").partition(" ")[0]
-            return max(serving, key=lambda row: float(row["tokens/s"])) | {"device": device}
+            best: dict[str, Any] = max(serving, key=lambda row: float(row["tokens/s"]))
+            return best | {"device": device}
     return {}
 
 
