@@ -141,7 +141,7 @@ def _measure(arguments: argparse.Namespace, name: str, row: str = "") -> None:
 
     rounds, quick = (arguments.rounds, arguments.starts), arguments.quick
     options: dict[str, Any] = {"threads": arguments.threads, "seconds": arguments.seconds, "quick": quick, "row": row}
-    options |= {"against": arguments.against, "shape": arguments.shape}
+    options |= {"against": arguments.against} | ({"shape": arguments.shape} if arguments.shape != MINILM else {})
     if quick:
         options["seconds"], rounds = 1.0, (1, 1)
     module: Any = import_module(module_of(arguments.name))

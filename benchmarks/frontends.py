@@ -11,18 +11,13 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import grpc
-
 from benchmarks.benchmark import Figures, Options, Turn
 from benchmarks.load.null_server import null_server
-from benchmarks.load.target import EMBED, TEI
+from benchmarks.load.target import TEI
 from benchmarks.servers import Server, generated, running_stack, server_of
 from benchmarks.services import NULL, null
-from benchmarks.workloads import SPECIAL, Workload, named
+from benchmarks.workloads import Workload, named
 from harness.stack import Stack
-from selvage.v1 import embedding_pb2, vectors_pb2
-from shared.server.options import channel_options
-from shared.vectors import DataType
 
 OUR_SIDE, RATE, COMPARED = "gRPC", "tokens/s", ("requests/s",)
 APIS = ("gRPC", "tei.v1", "HTTP")
@@ -38,8 +33,6 @@ LOADS = (
     (1, 2, "22-megabytes", ("gRPC",)),
 )
 """Frontends, clients, workload and APIs of each case."""
-ROW_TEXTS, ROW_WORDS = 16, 126
-"""Texts, and words of each, of the requests whose replies are weighed."""
 
 
 def load(running: Stack, api: str, frontends: int, workload: Workload, **options: Any) -> Figures:
@@ -48,26 +41,6 @@ def load(running: Stack, api: str, frontends: int, workload: Workload, **options
     urls = [f"{front.http_url}/v1/embeddings" for front in running.frontends[:frontends]]
     address = ",".join(urls) if api == "HTTP" else TEI * (api == "tei.v1") + server.address
     return generated(Server(address=address, pids=server.pids), workload, **options)
-
-
-def sizes(running: Stack) -> Figures:
-    """Weighs replies: bytes of a token's row by data type, and of a text's dense vector; what else a reply has counts.
-
-    The link carries the same bytes from the worker to the frontend.
-    """
-    tokens, rows = ROW_TEXTS * (ROW_WORDS + SPECIAL), [vectors_pb2.OUTPUT_KIND_MULTI_VECTOR]
-    weighed: dict[str, float] = {}
-    with grpc.insecure_channel(running.frontends[0].address, options=channel_options()) as channel:
-        call: Any = channel.unary_unary(EMBED)
-
-        def size(**options: Any) -> int:
-            request = embedding_pb2.EmbedRequest(texts=["river " * ROW_WORDS] * ROW_TEXTS, **options)
-            return len(call(request.SerializeToString(), timeout=60))
-
-        for kind in DataType:
-            weighed[f"{kind.name.lower()} rows: bytes/token"] = size(outputs=rows, data_type=int(kind)) / tokens
-            weighed[f"{kind.name.lower()} vectors: bytes/text"] = size(data_type=int(kind)) / ROW_TEXTS
-    return weighed
 
 
 @contextmanager
@@ -91,5 +64,4 @@ def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
             if busy:
                 sides[NULL] = partial(null, bare, workload, clients=clients, seconds=seconds)
             cases[f"{case}, {'16 tokens' if name == SHORT else workload.says}"] = sides
-        cases["sizes"] = {OUR_SIDE: partial(sizes, running)}
         yield cases

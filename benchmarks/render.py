@@ -34,6 +34,8 @@ SHORT, LONG = (f"1 frontend, 64 clients, {text}" for text in ("16 tokens", "text
 LISTS, LONG_LISTS = (f"1 frontend, 16 clients, 32 texts of {tokens} tokens" for tokens in (16, 128))
 ROWS = "1 frontend, 2 clients, token vectors of 56 texts of 254 tokens"
 """Our side of `frontends`, the figure of each process, and its cases, for docs/operating.md."""
+ROW_BYTES = 4 * 384
+"""Bytes of a token's row of MiniLM in float32."""
 SPEEDS = (10_000, 100_000, 1_000_000)
 """Tokens a second of a worker for which sizes are worked out."""
 REQUESTS = ((1, 16), (1, 128), (32, 128), (32, 512))
@@ -183,7 +185,7 @@ def frontend_cost(side: str = GRPC) -> tuple[float, float, float]:
 def scaling_costs() -> str:
     """Renders the constants of the arithmetic of docs/operating.md."""
     machine, token_rows, link = read("frontends")["machine"], frontend_figures(ROWS), frontend_figures(LONG)
-    megabytes = 56 * 254 * frontend_figures("sizes")["float32 rows: bytes/token"] / 1e6
+    megabytes = 56 * 254 * ROW_BYTES / 1e6
     costs = {side: frontend_cost(side) for side in (GRPC, "HTTP")}
     rows = [[f"a request, {side}", f"{number(cost[0])} ms of a frontend's core"] for side, cost in costs.items()]
     rows += [[f"each text of it, {side}", f"{number(cost[1])} ms"] for side, cost in costs.items()]
