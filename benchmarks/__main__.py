@@ -107,13 +107,7 @@ def _accelerator(flags: argparse.ArgumentParser) -> None:
     add("--seconds", type=float, default=3.0, help="of each closed loop (default: %(default)s)")
     add("--limit", type=float, default=300.0, help="seconds for everything (default: %(default)s)")
     add("--commit", default="", help="what is measured, where there is no git to tell")
-    add(
-        "--only",
-        nargs="+",
-        default=[""],
-        metavar="WORD",
-        help="parts whose names have one of these words; default: all",
-    )
+    add("--only", nargs="+", default=[""], metavar="WORD", help="parts whose names have one of these words (all)")
     add("--add", action="store_true", help="to an earlier result of this device, in place of the same parts")
     add("--out", type=Path, default=result.RESULTS / "accelerator.json", help="default: %(default)s")
 

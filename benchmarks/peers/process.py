@@ -81,19 +81,9 @@ class Peer:
         self._command = [str(part) for part in command]
         huge_pages = {} if self._command[0] == sys.executable else HUGE_PAGES
         self._folder = tempfile.TemporaryDirectory()
-        self._process = subprocess.Popen(
-            self._command,
-            cwd=checkout,
-            env=os.environ
-            | KEEP_FREED_MEMORY
-            | huge_pages
-            | SPIN
-            | dict.fromkeys(POOLS, str(threads))
-            | modules_of(checkout),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        settings = KEEP_FREED_MEMORY | huge_pages | SPIN | dict.fromkeys(POOLS, str(threads)) | modules_of(checkout)
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self._process = subprocess.Popen(self._command, cwd=checkout, env=os.environ | settings, **pipes)
 
     def __enter__(self) -> Self:
         first = json.loads(self._line())

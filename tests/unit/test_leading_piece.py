@@ -118,7 +118,7 @@ OUTCOMES = some.builds(
 ) | some.builds(Internal, some.text(max_size=500))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(some.lists(some.tuples(some.sampled_from([1, 20, 8000]), OUTCOMES), min_size=1, max_size=4))
 async def test_no_message_is_larger_than_a_mebibyte(outcomes: list[tuple[int, JobResult | SelvageError]]) -> None:
     """However many outcomes of whatever sizes wait, errors too; and everything that was added leaves."""
