@@ -125,6 +125,21 @@ REQUESTS: dict[str, Message] = {
 }
 
 
+async def test_watches_and_reflection_have_places_of_their_own() -> None:
+    """Beside those of embedding; all others are refused, and checks are not."""
+    calls = Calls(timeout=60, bounds=Bounds(streams=1, health=len(REQUESTS)))
+    async with served(calls) as (_, channel):
+        with calls.stream(HELD):
+            streams = [(await opened(channel, *request))[0] for request in REQUESTS.items()]
+            for request in REQUESTS.items():
+                refused = await refusal(channel, *request)
+                assert refused is not None
+                assert details(refused) == ("OVERLOADED", "")
+            assert await status_of(channel) == health_pb2.HealthCheckResponse.SERVING
+            for stream in streams:
+                stream.cancel()
+
+
 async def test_a_check_is_answered_whatever_else_is_asked() -> None:
     """One that comes slowly too: with every place for requests, streams and slow reads taken, and no byte left."""
     bounds = Bounds(requests=1, streams=1, slow_reads=4, size=1)

@@ -6,7 +6,17 @@ import pytest
 
 from harness import serving
 from harness.member import MemberFailed
+from harness.stack import worker_flags
 from support.commands import run_as_program
+
+
+def test_a_worker_for_each_device() -> None:
+    """On ports one after the other, with what all of them share."""
+    shared = {"model": "m", "listen": "[::1]:50061", "device": "auto"}
+    assert worker_flags(shared, 1, ["cuda:0", "cuda:1"]) == [
+        {"model": "m", "listen": "[::1]:50061", "device": "cuda:0"},
+        {"model": "m", "listen": "[::1]:50062", "device": "cuda:1"},
+    ]
 
 
 @pytest.mark.parametrize(
