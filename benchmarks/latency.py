@@ -6,13 +6,13 @@ counts: both hops of the caller, reading and writing. Beside it: the floor, two 
 a second one, with messages of the same sizes), and `selvage.Engine` in a process of its own.
 """
 
-import asyncio
 import json
 import random
 import sys
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
+from http.client import HTTPConnection
 from time import perf_counter
 from typing import Any
 
@@ -40,7 +40,7 @@ PARTS = ("tokenize", "queue", "compute", "transfer", "postprocess")
 WARM_UP = 30
 """Calls before a turn."""
 
-Ask = Callable[[], Awaitable[dict[str, float]]]
+Ask = Callable[[], dict[str, float]]
 """Makes a call, and gives the milliseconds of each part that the services tell."""
 
 
@@ -49,55 +49,50 @@ def texts_of(tokens: int) -> list[str]:
     return [text(MINILM, tokens, random.Random(1))]
 
 
-async def grpc_calls(cleanup: AsyncExitStack, address: str, tokens: int) -> Ask:
+@contextmanager
+def grpc_calls(address: str, tokens: int) -> Iterator[Ask]:
     """How Embed is asked over gRPC, and its reply read."""
-    channel = await cleanup.enter_async_context(grpc.aio.insecure_channel(address, options=channel_options()))
-    call: Any = channel.unary_unary(EMBED)
+    with grpc.insecure_channel(address, options=channel_options()) as channel:
+        call: Any = channel.unary_unary(EMBED)
 
-    async def ask() -> dict[str, float]:
-        reply = embedding_pb2.EmbedResponse.FromString(await call(message("dense", texts_of(tokens)), timeout=60))
-        np.frombuffer(reply.dense.data, dtype="<f4")
-        return {part: getattr(reply.timing, part).ToMicroseconds() / 1e3 for part in PARTS}
+        def ask() -> dict[str, float]:
+            reply = embedding_pb2.EmbedResponse.FromString(call(message("dense", texts_of(tokens)), timeout=60))
+            np.frombuffer(reply.dense.data, dtype="<f4")
+            return {part: getattr(reply.timing, part).ToMicroseconds() / 1e3 for part in PARTS}
 
-    return ask
+        yield ask
 
 
-async def http_calls(cleanup: AsyncExitStack, url: str, tokens: int) -> Ask:
-    """How /v1/embeddings is asked, as OpenAI's client does it by default, and its reply read."""
-    import aiohttp  # may not be installed
+@contextmanager
+def http_calls(url: str, tokens: int) -> Iterator[Ask]:
+    """How /v1/embeddings is asked, with base64 as by OpenAI's client, and its reply read."""
+    with closing(HTTPConnection(url.removeprefix("http://"), timeout=60)) as connection:
 
-    headers = {"Content-Type": "application/json"}
-    session = await cleanup.enter_async_context(aiohttp.ClientSession(headers=headers, raise_for_status=True))
-
-    async def ask() -> dict[str, float]:
-        request = body("dense", MINILM, texts_of(tokens))
-        async with session.post(f"{url}/v1/embeddings", data=request) as response:
-            json.loads(await response.read())
+        def ask() -> dict[str, float]:
+            headers = {"Content-Type": "application/json"}
+            connection.request("POST", "/v1/embeddings", body("dense", MINILM, texts_of(tokens)), headers)
+            response = connection.getresponse()
+            assert response.status == 200, response.read()
+            json.loads(response.read())
             parts = (part.partition(";dur=") for part in response.headers["server-timing"].split(", "))
             return {name: float(value) for name, _, value in parts}
 
-    return ask
+        yield ask
 
 
-async def timed(address: str, tokens: int, seconds: float) -> dict[str, float]:
+def services(address: str, tokens: int, seconds: float) -> Figures:
     """Asks again and again for so many seconds: the medians of a call and of its parts, in milliseconds."""
     measured: list[dict[str, float]] = []
-    async with AsyncExitStack() as cleanup:
-        ask = await (http_calls if address.startswith("http") else grpc_calls)(cleanup, address, tokens)
+    with (http_calls if address.startswith("http") else grpc_calls)(address, tokens) as ask:
         for _ in range(WARM_UP):
-            await ask()
+            ask()
         end = perf_counter() + seconds
         while (begin := perf_counter()) < end:
-            parts = await ask()
+            parts = ask()
             whole = 1e3 * (perf_counter() - begin)
             counted = {"beside compute": parts["compute"], "beside all that is told": sum(parts.values())}
             measured.append({"a call": whole} | {name: whole - value for name, value in counted.items()} | parts)
     return {f"{name}, p50 ms": float(np.median([call[name] for call in measured])) for name in measured[0]}
-
-
-def services(address: str, tokens: int, seconds: float) -> Figures:
-    """Measures both services, part by part."""
-    return asyncio.run(timed(address, tokens, seconds))
 
 
 def null_hops(address: str, tokens: int, seconds: float) -> Figures:
