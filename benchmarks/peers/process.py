@@ -83,7 +83,9 @@ class Peer:
         self._folder = tempfile.TemporaryDirectory()
         settings = KEEP_FREED_MEMORY | huge_pages | SPIN | dict.fromkeys(POOLS, str(threads)) | modules_of(checkout)
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self._process = subprocess.Popen(self._command, cwd=checkout, env=os.environ | settings, **pipes)
+        self._process: subprocess.Popen[str] = subprocess.Popen(
+            self._command, cwd=checkout, env=os.environ | settings, **pipes
+        )
 
     def __enter__(self) -> Self:
         first = json.loads(self._line())
