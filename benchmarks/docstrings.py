@@ -33,29 +33,21 @@ class Docstring:
     summary: str
     document: str
 
-    @classmethod
-    def of(cls, text: str) -> "Docstring | None":
-        """Splits a docstring; gives None where its first line is no summary, or where too little follows."""
-        summary, empty, document = text.strip().partition("\n\n")  # PEP 257
-        if not empty or "\n" in summary or len(summary.split()) < WORDS or len(document.strip()) < LETTERS:
-            return None
-        return cls(summary=summary, document=document.strip())
-
 
 def docstrings(packages: Sequence[str] = PACKAGES) -> Iterator[Docstring]:
     """Yields the docstrings of packages in the order of their files. No summary and no document comes twice.
 
-    Raises ModuleNotFoundError for a package that is not installed.
+    Those without a summary are left out, and those that say too little.
     """
     seen = set[str]()
-    for package in packages:
-        root = _folder(package)
+    for root in map(_folder, packages):
         for path in sorted(root.rglob("*.py")):
-            if SKIPPED.isdisjoint(path.relative_to(root).parts):
-                for docstring in filter(None, map(Docstring.of, _of_file(path))):
-                    if seen.isdisjoint({docstring.summary, docstring.document}):
-                        yield docstring
-                    seen |= {docstring.summary, docstring.document}
+            for text in _of_file(path) if SKIPPED.isdisjoint(path.relative_to(root).parts) else ():
+                summary, _, document = (part.strip() for part in text.strip().partition("\n\n"))  # PEP 257
+                says_enough = len(summary.split()) >= WORDS and len(document) >= LETTERS and "\n" not in summary
+                if says_enough and seen.isdisjoint({summary, document}):
+                    yield Docstring(summary=summary, document=document)
+                seen |= {summary, document} if says_enough else set()
 
 
 def corpus(quick: bool = False) -> list[Docstring]:
@@ -66,12 +58,12 @@ def corpus(quick: bool = False) -> list[Docstring]:
 
 
 def _folder(package: str) -> Path:
-    """Finds the source files of a package. Raises ModuleNotFoundError."""
+    """Finds the source files of an installed package."""
     if package == PYTHON:
         return Path(sysconfig.get_path("stdlib"))
     spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        raise ModuleNotFoundError(f"no package {package!r} whose docstrings could be read", name=package)
+    assert spec is not None
+    assert spec.origin is not None
     return Path(spec.origin).parent
 
 

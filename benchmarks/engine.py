@@ -19,7 +19,6 @@ from benchmarks.peers.process import Peer
 from benchmarks.workloads import MAX_TOKENS, MINILM, QUERY, token_ids
 
 OUR_SIDE, RATE, COMPARED = OURS, "tokens/s", ("tokens/s",)
-PEERS: Mapping[str, tuple[str, ...]] = {}
 TOKENS, COUNTS = 16, (1, 8, 64)
 RERANKS = ((50, 256), (1000, 16))
 """Documents, and tokens of each, by rerank."""

@@ -8,8 +8,9 @@ import argparse
 import asyncio
 import gc
 from collections.abc import Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -125,30 +126,16 @@ def card() -> ModelCard:
     )
 
 
-def instant_driver() -> Driver:
-    """The worker's driver of an engine that computes nothing."""
-    scheduler = Scheduler(
-        InstantEngine(), step_tokens=STEP_TOKENS, queued_tokens=QUEUED_TOKENS, queue_seconds=QUEUE_SECONDS
-    )
-    return Driver(scheduler, Inline())
-
-
-def servicer_of(driver: Driver, card: ModelCard, content: bytes, threads: Executor) -> WorkerServicer:
-    """The worker's service, ready. `content`: the tokenizer's file. `threads`: where large messages are parsed."""
-    servicer, files = WorkerServicer(threads), {TOKENIZER_FILE: content}
-    servicer.ready = Ready(
-        card=card, files=files, driver=driver, queued_tokens=QUEUED_TOKENS, queue_seconds=QUEUE_SECONDS
-    )
-    return servicer
-
-
 async def serve(listen: str) -> None:
     """Serves until SIGTERM."""
-    threads, driver = ThreadPoolExecutor(2, "parse"), instant_driver()
-    servicer = servicer_of(driver, card(), tokenizer().to_str().encode(), threads)
+    limits: dict[str, Any] = {"queued_tokens": QUEUED_TOKENS, "queue_seconds": QUEUE_SECONDS}
+    driver = Driver(Scheduler(InstantEngine(), step_tokens=STEP_TOKENS, **limits), Inline())
+    threads = ThreadPoolExecutor(2, "parse")
     server = Server(
         WORKER_SERVICES, Calls(timeout=None), threads=threads, connection_age=False, check_large=check_message
     )
+    servicer, files = WorkerServicer(threads), {TOKENIZER_FILE: tokenizer().to_str().encode()}
+    servicer.ready = Ready(card=card(), files=files, driver=driver, **limits)
     add_WorkerServiceServicer_to_server(servicer, server.grpc)
     serving = asyncio.create_task(driver.run())
     await server.start(listen)

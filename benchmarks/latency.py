@@ -6,13 +6,13 @@ counts: both hops of the caller, reading and writing. Beside it: the floor, two 
 a second one, with messages of the same sizes), and `selvage.Engine` in a process of its own.
 """
 
-import asyncio
 import json
 import random
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
+from http.client import HTTPConnection
 from time import perf_counter
 from typing import Any
 
@@ -21,29 +21,27 @@ import numpy as np
 
 from benchmarks.benchmark import OURS, Figures, Options, Turn
 from benchmarks.load.null_server import null_server
-from benchmarks.load.target import EMBED
+from benchmarks.load.target import EMBED, body, message
 from benchmarks.machine import describe
-from benchmarks.peers import infinity
 from benchmarks.peers.answering import answer
 from benchmarks.peers.process import Peer
-from benchmarks.services import running_stack
+from benchmarks.servers import running_stack
 from benchmarks.workloads import MAX_TOKENS, MINILM, text
 from selvage import Engine
 from selvage.v1 import embedding_pb2
 from shared.server.options import channel_options
 
-OUR_SIDE, RATE, COMPARED = OURS, "tokens/s", ("a call, p50 ms",)
-PEERS: Mapping[str, Sequence[str]] = {}
+CALL = "a call, p50 ms"
+OUR_SIDE, RATE, COMPARED = OURS, "tokens/s", (CALL,)
 FLOOR, RELAYED, ALONE = "two null grpc.aio hops", "one null grpc.aio hop", "selvage.Engine"
 FORMATS, TOKENS = ("float32", "bfloat16"), (16, 128)
-CALL = "a call, p50 ms"
 PARTS = ("tokenize", "queue", "compute", "transfer", "postprocess")
 """What the services tell of a call: fields of Timing, and of the header `server-timing`."""
 WARM_UP = 30
 """Calls before a turn."""
 
-Ask = Callable[[], Any]
-"""Makes a call; awaited it gives the milliseconds of each part that the services tell."""
+Ask = Callable[[], dict[str, float]]
+"""Makes a call, and gives the milliseconds of each part that the services tell."""
 
 
 def texts_of(tokens: int) -> list[str]:
@@ -51,61 +49,50 @@ def texts_of(tokens: int) -> list[str]:
     return [text(MINILM, tokens, random.Random(1))]
 
 
-@asynccontextmanager
-async def grpc_calls(address: str, tokens: int) -> AsyncIterator[Ask]:
+@contextmanager
+def grpc_calls(address: str, tokens: int) -> Iterator[Ask]:
     """How Embed is asked over gRPC, and its reply read."""
-    async with grpc.aio.insecure_channel(address, options=channel_options()) as channel:
+    with grpc.insecure_channel(address, options=channel_options()) as channel:
         call: Any = channel.unary_unary(EMBED)
 
-        async def ask() -> dict[str, float]:
-            request = embedding_pb2.EmbedRequest(texts=texts_of(tokens)).SerializeToString()
-            reply = embedding_pb2.EmbedResponse.FromString(await call(request, timeout=60))
+        def ask() -> dict[str, float]:
+            reply = embedding_pb2.EmbedResponse.FromString(call(message("dense", texts_of(tokens)), timeout=60))
             np.frombuffer(reply.dense.data, dtype="<f4")
             return {part: getattr(reply.timing, part).ToMicroseconds() / 1e3 for part in PARTS}
 
         yield ask
 
 
-@asynccontextmanager
-async def http_calls(url: str, tokens: int) -> AsyncIterator[Ask]:
-    """How /v1/embeddings is asked, as OpenAI's client does it by default, and its reply read."""
-    import aiohttp  # may not be installed
+@contextmanager
+def http_calls(url: str, tokens: int) -> Iterator[Ask]:
+    """How /v1/embeddings is asked, with base64 as by OpenAI's client, and its reply read."""
+    with closing(HTTPConnection(url.removeprefix("http://"), timeout=60)) as connection:
 
-    session: Any
-    async with aiohttp.ClientSession(headers={"Content-Type": "application/json"}, raise_for_status=True) as session:
-
-        async def ask() -> dict[str, float]:
-            body = infinity.body(texts_of(tokens), rerank=False)
-            async with session.post(f"{url}/v1/embeddings", data=body) as response:
-                json.loads(await response.read())
-                parts = (part.partition(";dur=") for part in response.headers["server-timing"].split(", "))
-                return {name: float(value) for name, _, value in parts}
+        def ask() -> dict[str, float]:
+            headers = {"Content-Type": "application/json"}
+            connection.request("POST", "/v1/embeddings", body("dense", MINILM, texts_of(tokens)), headers)
+            response = connection.getresponse()
+            assert response.status == 200, response.read()
+            json.loads(response.read())
+            parts = (part.partition(";dur=") for part in response.headers["server-timing"].split(", "))
+            return {name: float(value) for name, _, value in parts}
 
         yield ask
 
 
-async def timed(calls: AbstractAsyncContextManager[Ask], seconds: float) -> dict[str, float]:
+def services(address: str, tokens: int, seconds: float) -> Figures:
     """Asks again and again for so many seconds: the medians of a call and of its parts, in milliseconds."""
     measured: list[dict[str, float]] = []
-    async with calls as ask:
+    with (http_calls if address.startswith("http") else grpc_calls)(address, tokens) as ask:
         for _ in range(WARM_UP):
-            await ask()
+            ask()
         end = perf_counter() + seconds
         while (begin := perf_counter()) < end:
-            parts = await ask()
+            parts = ask()
             whole = 1e3 * (perf_counter() - begin)
-            beside = {
-                "beside compute": whole - parts["compute"],
-                "beside all that is told": whole - sum(parts.values()),
-            }
-            measured.append({"a call": whole} | beside | parts)
+            counted = {"beside compute": parts["compute"], "beside all that is told": sum(parts.values())}
+            measured.append({"a call": whole} | {name: whole - value for name, value in counted.items()} | parts)
     return {f"{name}, p50 ms": float(np.median([call[name] for call in measured])) for name in measured[0]}
-
-
-def services(address: str, tokens: int, seconds: float) -> Figures:
-    """Measures both services, part by part."""
-    calls = http_calls if address.startswith("http") else grpc_calls
-    return asyncio.run(timed(calls(address, tokens), seconds))
 
 
 def null_hops(address: str, tokens: int, seconds: float) -> Figures:

@@ -11,26 +11,20 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("torch", "triton", "transformers", "sentence-transformers", "numpy", "scipy", "tokenizers", "grpcio")
-MADE = (
-    "benchmarks/results",
-    "README.md",
-    "docs/figures.md",
-    "docs/accelerator.md",
-    "docs/published.md",
-    "docs/operating.md",
-    "docs/plots",
-)
+PAGES = ("README.md", "docs/figures.md", "docs/accelerator.md", "docs/published.md", "docs/operating.md")
+"""Pages with tables that are rendered from results."""
+MADE = ("benchmarks/results", *PAGES)
 """Files that benchmarks write or render. Changes of these do not mark a commit as dirty."""
 
 
-def describe(checkout: Path = ROOT) -> dict[str, Any]:
+def describe() -> dict[str, Any]:
     """Describes the machine, for a result's JSON."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "versions": versions(PACKAGES),
-        "commit": commit(checkout),
+        "commit": commit(),
     }
 
 

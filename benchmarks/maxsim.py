@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.benchmark import ALONE, OURS, Figures, Options, Turn
 from benchmarks.engine import peer_of
-from benchmarks.peers.process import Peer, python_of
+from benchmarks.peers.process import Peer, program_of
 from benchmarks.workloads import DOCUMENTS, QUERY, WIDTH, lognormal
 
 OUR_SIDE, RATE, COMPARED = OURS, "documents/s", ("documents/s",)
@@ -53,7 +53,7 @@ def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
     Raises AssertionError for scores that differ by more than a thousandth.
     """
     with ExitStack() as cleanup:
-        other_python: list[str | Path] = [python_of("maxsim"), "-m", "benchmarks.peers.maxsim_peer"]
+        other_python: list[str | Path] = [program_of("maxsim"), "-m", "benchmarks.peers.maxsim_peer"]
         starting = (peer_of(options.threads), Peer(other_python, threads=options.threads))
         engine, peer_libraries = (cleanup.enter_context(process) for process in starting)
         cases: dict[str, dict[str, Turn]] = {}

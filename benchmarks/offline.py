@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.benchmark import ALONE, FORMATS, Figures, Options, Turn, number_format
+from benchmarks.benchmark import ALONE, FORMATS, Figures, Options, Turn, cosines, number_format
 from benchmarks.docstrings import corpus
 from benchmarks.engine import peer_of, products
 from benchmarks.machine import ROOT
 from benchmarks.peers.answering import write_texts
-from benchmarks.peers.process import Peer, PeerRefused, modules_of, python_of
+from benchmarks.peers.process import Peer, PeerRefused, modules_of, program_of
 from benchmarks.workloads import (
     MAX_TOKENS,
     MINILM,
@@ -109,10 +109,13 @@ def exported(options: Options) -> tuple[Path, Path]:
         model = minilm_folder()
     elif not model.exists():
         write_random(SHAPES[options.shape], model)
-    environment = os.environ | modules_of(ROOT) | QUIET
     if not graphs.exists():
-        for venv, work in (("onnxruntime", ("onnx_export", model)), ("openvino", ("runtimes_peer", "convert"))):
-            command = list(map(str, [python_of(venv), "-m", f"benchmarks.peers.{work[0]}", work[1], graphs]))
+        for venv, module, argument in (
+            ("onnxruntime", "onnx_export", str(model)),
+            ("openvino", "runtimes_peer", "convert"),
+        ):
+            command: list[str | Path] = [program_of(venv), "-m", f"benchmarks.peers.{module}", argument, graphs]
+            environment = os.environ | modules_of(ROOT) | QUIET
             subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=True)
     return model, graphs
 
@@ -122,13 +125,11 @@ def peer(name: str, threads: int, model: Path, graphs: Path) -> Peer:
     library, _, dtype = name.rpartition(" ")
     if library == OURS:
         return peer_of(threads, dtype=dtype, model=MINILM if model == minilm_folder() else str(model))
-    arguments: dict[str, tuple[str | Path, ...]] = {
-        THEIRS: (THEIRS, "sentence_transformers_peer", model, dtype),
-        "ONNX Runtime": ("onnxruntime", "runtimes_peer", "onnx", graphs, dtype, str(threads)),
-        "OpenVINO": ("openvino", "runtimes_peer", "openvino", graphs, dtype, str(threads)),
-    }
-    venv, module, *rest = arguments[library]
-    return Peer([python_of(str(venv)), "-m", f"benchmarks.peers.{module}", *rest], threads=threads)
+    venv = library.lower().replace(" ", "")
+    arguments: list[str | Path] = ["runtimes_peer", venv, graphs, dtype, str(threads)]
+    if library == THEIRS:
+        arguments = ["sentence_transformers_peer", model, dtype]
+    return Peer([program_of(venv), "-m", f"benchmarks.peers.{arguments[0]}", *arguments[1:]], threads=threads)
 
 
 @contextmanager
@@ -150,14 +151,10 @@ def peers(options: Options) -> Iterator[dict[str, Peer]]:
 
 def choices(side: Side, texts: int, streams: int) -> list[dict[str, int]]:
     """Lists the arguments that a side may run so many texts with; `streams` is the most batches at a time."""
-    sizes = list(dict.fromkeys(min(size, texts) for size in side.sizes))
-    if not side.streams:
-        return [{"batch_size": size} for size in sizes] or [{}]
-    return [
-        {"batch_size": size, "streams": count}
-        for size, count in product(sizes, dict.fromkeys((1, streams)))
-        if count * size <= texts or count == 1  # nothing waits for a batch that is not there
-    ]
+    sizes = dict.fromkeys(min(size, texts) for size in side.sizes)
+    counts = dict.fromkeys((1, streams if side.streams else 1))
+    pairs = ((size, count) for size, count in product(sizes, counts) if count * size <= texts or count == 1)
+    return [{"batch_size": size, "streams": count} for size, count in pairs] or [{}]
 
 
 def fastest(side: str, running: Peer, file: str, among: Sequence[dict[str, int]]) -> dict[str, Any]:
@@ -168,7 +165,7 @@ def fastest(side: str, running: Peer, file: str, among: Sequence[dict[str, int]]
     return {"file": file, **TUNED.get((side, file), among[0])}
 
 
-def cosines(running: Mapping[str, Peer], arguments: Mapping[str, Mapping[str, Any]]) -> dict[str, Figures]:
+def compared(running: Mapping[str, Peer], arguments: Mapping[str, Mapping[str, Any]]) -> dict[str, Figures]:
     """Computes the mean and the lowest cosine of each side's rows with the exact ones.
 
     Raises AssertionError for a side that differs by more than its number format does.
@@ -178,8 +175,7 @@ def cosines(running: Mapping[str, Peer], arguments: Mapping[str, Mapping[str, An
     for name, side_rows in rows.items():
         difference, allowed = float(np.abs(side_rows - rows[EXACT]).max()), DIFFERS.get(number_format(name), 1.0)
         assert difference < allowed, f"{name} differs by {difference}"
-        lengths = np.linalg.norm(side_rows, axis=1) * np.linalg.norm(rows[EXACT], axis=1)
-        values = (side_rows * rows[EXACT]).sum(axis=1) / lengths
+        values = cosines(side_rows, rows[EXACT])
         figures[name] = {"mean cosine": float(values.mean()), "lowest cosine": float(values.min())}
     return figures
 
@@ -199,21 +195,19 @@ def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
     with peers(options) as running:
         ours = {dtype: running[f"{OURS} {dtype}"] for dtype in FORMATS if f"{OURS} {dtype}" in running}
         alone = {ALONE if dtype == "float32" else f"{ALONE}, {dtype}": products(peer) for dtype, peer in ours.items()}
+        present = {name: (running[side.process], side) for name, side in SIDES.items() if side.process in running}
         streams = 1 if options.shape in ONE_STREAM else options.threads
         cases: dict[str, dict[str, Turn]] = {}
         for mix, texts in texts_of(options.shape, options.quick).items():
             file, count, tokens = write_texts(texts, options.folder / f"{mix}.npz"), len(texts), sum(map(len, texts))
             arguments = {
-                name: fastest(
-                    name, running[side.process], file, choices(side, count, streams)[: 1 if options.quick else None]
-                )
-                for name, side in SIDES.items()
-                if side.process in running
+                name: fastest(name, peer, file, choices(side, count, streams)[: 1 if options.quick else None])
+                for name, (peer, side) in present.items()
             }
-            near = cosines(running, arguments)
+            near = compared(running, arguments)
             timed: dict[str, Turn] = {
-                name: partial(turn, running[SIDES[name].process], count, tokens, arguments[name], near[name])
-                for name in arguments
+                name: partial(turn, peer, count, tokens, arguments[name], near[name])
+                for name, (peer, _) in present.items()
             }
             cases[f"{count} text{'s' * (count > 1)}, {mix}"] = timed | alone
         yield cases

@@ -15,13 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gpu_worker.device.placement import Placement
-from gpu_worker.kernels.attention.choice import choose as choose_attention
-from gpu_worker.kernels.attention.interface import AttentionTerms
 from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.maxsim.maxsim_kernels import Comparison, Texts, choose
 from gpu_worker.model.tune.linear import Int8Linear, pack
-from gpu_worker.ragged.batch import RaggedBatch
 from shared.vectors import Layout
 
 PRODUCT = (4096, 1536, 1536)
@@ -30,32 +26,13 @@ SQUARE, COPIED = {"cuda": 8192, "cpu": 128}, {"cuda": 1 << 30, "cpu": 1 << 24}
 """Rows and columns of the product by device, and bytes of what is copied: beyond any cache."""
 
 
-def maxsim(
-    query: Tensor, rows: Tensor, lengths: Sequence[int], *, queries: int = 1, kernel_alone: bool = False
-) -> Callable[[], Tensor]:
-    """Makes the scoring of documents whose rows [N, D] lie end to end, as in a step; it gives scores [S].
-
-    `query` [queries x q, D]: each query is compared with its own share of the documents. `kernel_alone`: on CUDA,
-    leave out what the host prepares for the kernel.
-    """
+def maxsim(query: Tensor, rows: Tensor, lengths: Sequence[int]) -> Callable[[], Tensor]:
+    """Makes the scoring of documents whose rows [N, D] lie end to end, as in a step, against a query [q, D]; it gives
+    scores [S]."""
     scores: Any = choose(rows.device, rows.shape[1])
-    query_texts = Texts.end_to_end(np.full(queries, len(query) // queries))
-    all_documents, share = Texts.end_to_end(np.array(lengths)), len(lengths) // queries
-    shares = [(query_texts.part(n, n + 1), all_documents.part(n * share, (n + 1) * share)) for n in range(queries)]
-    comparisons = [Comparison(queries=part, documents=documents, layout=Layout.MATRIX) for part, documents in shares]
-    if kernel_alone and rows.device.type == "cuda":
-        prepared: Callable[[], Tensor] = scores.prepared(query, rows, comparisons)
-        return prepared
+    texts = Texts.end_to_end(np.array([len(query)])), Texts.end_to_end(np.array(lengths))
+    comparisons = [Comparison(queries=texts[0], documents=texts[1], layout=Layout.MATRIX)]
     return lambda: scores(query, rows, comparisons)
-
-
-def attention(heads: int, head: int, lengths: Sequence[int], place: Placement) -> Callable[[], Tensor]:
-    """Makes a layer's attention over texts of these lengths, by the kernel that the worker chooses there."""
-    batch = RaggedBatch.pack([np.zeros(length, dtype=np.int32) for length in lengths], place.device)
-    drawn = (torch.randn(batch.total, heads, head, device=place.device, dtype=place.dtype) for _ in "qkv")
-    query, key, value = (tensor.transpose(0, 1) for tensor in drawn)
-    attend = choose_attention(place.device, place.dtype, head, softcap=False, bias=False)
-    return lambda: attend(query, key, value, batch, AttentionTerms(scale=head**-0.5))
 
 
 def formats() -> list[str]:
@@ -106,26 +83,6 @@ def link(device: torch.device) -> float:
     source = torch.empty(COPIED[device.type], dtype=torch.uint8, device=device)
     target = torch.empty(len(source), dtype=torch.uint8, pin_memory=device.type == "cuda")
     return len(source) / seconds(lambda: target.copy_(source, non_blocking=True), device)
-
-
-def replayed(works: Sequence[Callable[[], object]], device: torch.device) -> float:
-    """Measures the seconds of one of `works`, whose inputs together are larger than the device's cache.
-
-    On CUDA they are captured in one graph and replayed, so that Python's launches are not what is timed.
-    """
-
-    def once() -> None:
-        for work in works:
-            work()
-
-    once()
-    if device.type != "cuda":
-        return seconds(once, device, launches=1) / len(works)
-    torch.cuda.synchronize(device)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        once()
-    return seconds(graph.replay, device) / len(works)
 
 
 def seconds(work: Callable[[], object], device: torch.device, launches: int = 10, rounds: int = 7) -> float:

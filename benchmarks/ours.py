@@ -7,7 +7,7 @@ and numpy only.
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -45,8 +45,6 @@ from shared.jobs import Encode, Job, JobResult, RaggedTokens, Score
 from shared.vectors import Layout, OutputKind, ScoringMethod
 
 Rows = npt.NDArray[np.float32]
-EAGER, SERVED = "eager", "served"
-"""Kinds of encoder: as transformers wrote it, and in the form that the worker chose at load."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +58,7 @@ class Answer:
 
 
 class Ours:
-    """A loaded engine, and the worker's own scheduler around it."""
+    """A loaded engine, warmed up as before the worker serves, and the worker's own scheduler around it."""
 
     def __init__(
         self,
@@ -78,17 +76,9 @@ class Ours:
         with _without_weights(name) as folder:
             self.model = loading.load(folder, place, LoadOptions(max_tokens=max_tokens, graphs=graphs, linear=linear))
         self._submitted: dict[int, tuple[float, int]] = {}
-        self._ids, self._loaded = count(), self.model.encoder
-        self.step_tokens = choose_step(self.model, place.step_seconds)[1].tokens
-        self.encoders = (EAGER,) if self._loaded is self._loaded.as_written else (EAGER, SERVED)
-        self.run_by(self.encoders[-1])
-
-    def run_by(self, kind: str) -> None:
-        """Switches to an encoder of `kind`, one of `encoders`, and warms it up as the worker does before it serves."""
-        assert not self._submitted
-        self.model = replace(self.model, encoder=self._loaded.as_written if kind == EAGER else self._loaded)
-        self._engine = ModelEngine(self.model)
-        self._scheduler = Scheduler(self._engine, step_tokens=self.step_tokens, queued_tokens=sys.maxsize)
+        self._ids, self._engine = count(), ModelEngine(self.model)
+        self._step_tokens = choose_step(self.model, place.step_seconds)[1].tokens
+        self._scheduler = Scheduler(self._engine, step_tokens=self._step_tokens, queued_tokens=sys.maxsize)
         self.run(list(warm_up_jobs(self.model)))  # one job of every kind
 
     def __len__(self) -> int:
@@ -137,7 +127,7 @@ class Ours:
     def encoder_seconds(self, texts: Sequence[Ids]) -> float:
         """Measures the seconds of the encoder alone over all texts, in the steps that one job of them would take."""
         opened = self._engine.open(job(texts, "tokens" if self.model.heads.multi_vector else "dense"))
-        budget = self.step_tokens
+        budget = self._step_tokens
         queue = FairQueue[int](quantum=budget)
         queue.add_job(0, opened.costs)
         encoder, device = self.model.encoder, self.model.placement.device
@@ -155,17 +145,12 @@ class Ours:
         return time.perf_counter() - start
 
     @property
-    def linears(self) -> list[nn.Module]:
-        """The linear layers that a token goes through, each with `in_features` and `out_features`."""
+    def linear_flops(self) -> float:
+        """Operations a token of the encoder's linear layers, without a pooler, which is not run; a multiplication and
+        an addition are two."""
         kinds = nn.Linear | linear.PrepackedLinear | BlockedLinear | NativeLinear
         modules = self.model.encoder.model.named_modules()
-        # a pooler is not run
-        return [module for name, module in modules if isinstance(module, kinds) and "pooler" not in name]
-
-    @property
-    def linear_flops(self) -> float:
-        """Operations of the encoder's linear layers a token; a multiplication and an addition are two."""
-        layers: list[Any] = self.linears
+        layers: list[Any] = [layer for name, layer in modules if isinstance(layer, kinds) and "pooler" not in name]
         return 2.0 * sum(int(layer.in_features) * int(layer.out_features) for layer in layers)
 
 
@@ -180,28 +165,30 @@ def job(texts: Sequence[Ids], kind: Kind = "dense", instruction: int = 0) -> Job
 
 
 @contextmanager
-def written(model: str, device: str = "cpu") -> Iterator[str]:
-    """Gives what a worker of `device` is told for a workload's model: of a `random:` shape a folder, until the end."""
+def written(model: str, device: str = "cpu", *, encoder: bool = True) -> Iterator[str]:
+    """Gives what a worker of `device` is told for a workload's model: of a `random:` shape a folder, until the end.
+
+    `encoder`: with its weights.
+    """
     if not model.startswith(RANDOM):
         yield model
         return
     with TemporaryDirectory() as folder:
         name = model.removeprefix(RANDOM)
-        yield str(writing.write_named(name, Path(folder) / name, placement=Placement.choose(device)))
+        if encoder:
+            yield str(writing.write_named(name, Path(folder) / name, placement=Placement.choose(device)))
+        else:
+            yield str(writing.write_without_weights(name, Path(folder) / name))
 
 
 @contextmanager
 def _without_weights(model: str) -> Iterator[str]:
     """As `written`, but the weights are made where the worker would read them: on its device, in its format."""
-    if not model.startswith(RANDOM):
-        yield model
-        return
-    with TemporaryDirectory() as folder, patch.object(weights, "load", _made):
-        name = model.removeprefix(RANDOM)
-        yield str(writing.write_without_weights(name, Path(folder) / name))
 
+    def made(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: bool) -> tuple[Any, str]:
+        config = weights.config_of(folder, recipe, trust_remote_code)
+        return synthetic.build(config, recipe.weights_of, placement).eval(), ""
 
-def _made(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: bool) -> tuple[Any, str]:
-    """Takes the place of `weights.load`."""
-    config = weights.config_of(folder, recipe, trust_remote_code)
-    return synthetic.build(config, recipe.weights_of, placement).eval(), ""
+    synthetic_weights = patch.object(weights, "load", made) if model.startswith(RANDOM) else nullcontext()
+    with written(model, encoder=False) as folder, synthetic_weights:
+        yield folder

@@ -6,19 +6,18 @@ uses sentence-transformers' conversion of MiniLM: token rows and a projection to
 trained it. Its reference is MaxSim as numpy writes it out. Distances are 1 - cosine, which shows more digits.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from sentence_transformers import MultiVectorEncoder, SentenceTransformer
 
-from benchmarks.benchmark import Figures, Options, Turn
+from benchmarks.benchmark import Figures, Options, Turn, cosines
 from benchmarks.docstrings import Docstring, corpus
 from benchmarks.our_kernels import formats
 from benchmarks.workloads import MINILM, minilm_folder
@@ -27,7 +26,6 @@ from selvage import Engine
 
 Numbers = npt.NDArray[np.float32]
 OUR_SIDE, RATE, COMPARED = "selvage float32", "texts/s", ()
-PEERS: Mapping[str, tuple[str, ...]] = {}
 EXACT, GOAL = "sentence-transformers float32", "goal of int8"
 SIDES: dict[str, EngineOptions] = {
     OUR_SIDE: {"dtype": "float32"},
@@ -41,29 +39,28 @@ QUERIES, DOCUMENTS = 100, 1000
 """Queries and documents of late interaction."""
 
 
-def sides() -> dict[str, EngineOptions]:
-    """Selects the number formats in which this processor makes products."""
-    half, ours = torch.ops.mkldnn._is_mkldnn_bf16_supported(), set(formats())
-    return {
-        name: options
-        for name, options in SIDES.items()
-        if (half or options["dtype"] != "bfloat16") and (options["dtype"] != "int8" or "int8" in ours)
-    }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Vectors:
+class Vectors(NamedTuple):
     """Unit vectors of all summaries, `queries` [Q, D], and of their documents [Q, D]."""
 
     queries: Numbers
     documents: Numbers
 
+    @property
+    def scores(self) -> Numbers:
+        """The dot products of all queries with all documents [Q, Q]."""
+        scores: Numbers = self.queries @ self.documents.T
+        return scores
+
+
+def sides() -> dict[str, EngineOptions]:
+    """Selects the number formats in which this processor makes products."""
+    able = {"float32": True, "bfloat16": torch.ops.mkldnn._is_mkldnn_bf16_supported(), "int8": "int8" in formats()}
+    return {name: options for name, options in SIDES.items() if able[options["dtype"]]}
+
 
 def distances(rows: Numbers, exact: Numbers) -> Figures:
     """Computes 1 - cosine of each row with its exact row, in float64, and how these are distributed."""
-    ours, theirs = (np.asarray(vectors, dtype=np.float64) for vectors in (rows, exact))
-    lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
-    apart = np.maximum(1 - (ours * theirs).sum(axis=1) / lengths, 0)
+    apart = np.maximum(1 - cosines(rows, exact), 0)
     return {"mean distance": apart.mean(), "median": float(np.median(apart)), "largest distance": apart.max()}
 
 
@@ -72,14 +69,11 @@ def best(scores: Numbers, count: int) -> npt.NDArray[np.intp]:
     return np.argsort(-scores, axis=1, kind="stable")[:, :count]
 
 
-def ranked(ours: Vectors, exact: Vectors) -> Figures:
-    """Ranks all documents for each query, and compares with the exact rankings. Shares are in per cent."""
-    scores, expected = (vectors.queries @ vectors.documents.T for vectors in (ours, exact))
-    return compared(scores, expected, 10, "ten")
-
-
 def compared(scores: Numbers, exact: Numbers, count: int, word: str) -> Figures:
-    """Compares the best `count` documents by scores [Q, D], in which a query's own document has the query's number."""
+    """Compares the best `count` documents by scores [Q, D], in which a query's own document has the query's number.
+
+    Shares are in per cent.
+    """
     top, expected = best(scores, count), best(exact, count)
     shared = [len(np.intersect1d(*pair)) for pair in zip(top, expected, strict=True)]
     return {
@@ -98,35 +92,28 @@ def max_sim(queries: Sequence[Numbers], documents: Sequence[Numbers]) -> Numbers
     return np.stack(columns, axis=1)
 
 
-def late_model(folder: Path) -> MultiVectorEncoder:
-    """Converts MiniLM to late interaction as sentence-transformers does, with a drawn projection; saves the model."""
-    model = MultiVectorEncoder(str(minilm_folder()), device="cpu", local_files_only=True)
-    projection: Any = model[1]
-    torch.nn.init.orthogonal_(projection.linear.weight, generator=torch.Generator().manual_seed(1))
-    model.save_pretrained(str(folder), create_model_card=False)
-    return model
-
-
 def embedded(texts: Sequence[Docstring], options: EngineOptions) -> Vectors:
     """Embeds all texts by an engine of its own."""
     with Engine(MINILM, **options) as engine:
-        summaries, documents = ([getattr(text, side) for text in texts] for side in ("summary", "document"))
-        return Vectors(queries=engine.embed(summaries), documents=engine.embed(documents, truncate=True))
+        documents = engine.embed([text.document for text in texts], truncate=True)
+        return Vectors(engine.embed([text.summary for text in texts]), documents)
 
 
 def reference(texts: Sequence[Docstring]) -> Vectors:
     """Embeds all texts by sentence-transformers."""
-    model = SentenceTransformer(str(minilm_folder()), device="cpu", local_files_only=True)
-    summaries, documents = (
-        np.asarray(model.encode([getattr(text, side) for text in texts], normalize_embeddings=True))
-        for side in ("summary", "document")
-    )
-    return Vectors(queries=summaries, documents=documents)
+    encode: Any = SentenceTransformer(str(minilm_folder()), device="cpu", local_files_only=True).encode
+    summaries, documents = ([getattr(text, side) for text in texts] for side in ("summary", "document"))
+    return Vectors(encode(summaries, normalize_embeddings=True), encode(documents, normalize_embeddings=True))
 
 
 def late_reference(texts: Sequence[Docstring], folder: Path) -> Numbers:
-    """Computes the scores of late interaction [Q, D] from the rows of sentence-transformers; saves the model."""
-    model: Any = late_model(folder)
+    """Computes the scores of late interaction [Q, D] from the rows of sentence-transformers.
+
+    Converts MiniLM as it does, with a drawn projection, and saves that model.
+    """
+    model: Any = MultiVectorEncoder(str(minilm_folder()), device="cpu", local_files_only=True)
+    torch.nn.init.orthogonal_(model[1].linear.weight, generator=torch.Generator().manual_seed(1))
+    model.save_pretrained(str(folder), create_model_card=False)
     queries = model.encode_query([text.summary for text in texts[:QUERIES]], convert_to_numpy=True)
     return max_sim(queries, model.encode_document([text.document for text in texts], convert_to_numpy=True))
 
@@ -155,7 +142,7 @@ def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
     yield {
         f"vectors of {min(TEXTS, len(texts))} documents": near | {GOAL: lambda: INT8_GOAL},
         f"{len(texts):,} documents ranked for as many queries": {
-            name: partial(ranked, side, exact) for name, side in vectors.items()
+            name: partial(compared, side.scores, exact.scores, 10, "ten") for name, side in vectors.items()
         },
         f"late interaction, {len(late_texts):,} documents ranked for {len(exact_scores)} queries": {
             name: partial(compared, side, exact_scores, 3, "three") for name, side in scores.items()

@@ -63,10 +63,6 @@ class Device:
     link: float
 
 
-H200 = Device(name="an H200 by its data sheet", flops=989e12, memory=4.8e12, link=64e9)
-"""Dense bfloat16, HBM3e, PCIe 5 x16."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
     """The least seconds of a token, by part."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -91,6 +91,15 @@ class Workload:
     alike: bool = False
 
 
+PROMPTS = (8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192)
+"""How often each prompt of a token-embed request repeats its three tokens."""
+
+
+def single(lengths: Sequence[int]) -> tuple[Lengths, ...]:
+    """Makes requests of one text each."""
+    return tuple((length,) for length in lengths)
+
+
 def named(scale: Scale = "small") -> dict[str, Workload]:
     """Builds all workloads by name.
 
@@ -100,70 +109,34 @@ def named(scale: Scale = "small") -> dict[str, Workload]:
     def model(published: str, small: str = MINILM, tiny: str = "random:tiny-bert") -> str:
         return {"tiny": tiny, "small": small, "full": f"random:{published}"}[scale]
 
-    def texts(name: str, says: str, model: str, lengths: Lengths, *clients: int) -> Workload:
-        requests = tuple((length,) for length in lengths)
-        return Workload(name=name, says=f"texts of {says}", model=model, requests=requests, in_flight=clients or (64,))
+    def of(
+        name: str, says: str, model: str, requests: tuple[Lengths, ...], *clients: int, **options: Any
+    ) -> tuple[str, Workload]:
+        return name, Workload(name=name, says=says, model=model, requests=requests, in_flight=clients, **options)
 
-    def rerank(name: str, says: str, requests: tuple[Lengths, ...], clients: int) -> Workload:
-        late = model("jina-colbert-v2", tiny="random:tiny-colbert")
-        return Workload(name=name, says=says, model=late, kind="rerank", requests=requests, in_flight=(clients,))
-
-    base = model("bge-base-en")
+    base, late = model("bge-base-en"), model("jina-colbert-v2", tiny="random:tiny-colbert")
+    qwen = model("Qwen3-Embedding-0.6B", *["random:tiny-qwen3"] * 2)  # MiniLM has positions for 512
     mean, documents, prompts = {"tiny": (32, 10, 20), "small": (256, 100, 100), "full": (2048, 1000, 2000)}[scale]
     pairs = tuple((QUERY, length) for length in around(128, mean, 0.5))
-    workloads = (
-        texts("16-tokens", "16 tokens", MINILM, (16,) * 256),
-        texts("128-tokens", "128 tokens", MINILM, (128,) * 256),
-        texts("short", "32 tokens", base, (32,) * 256),
-        texts("clients", "490 to 510 tokens", base, around(128, 500, 0.02), 1, 4, 16, 64, 128),
-        texts("medium", "512 tokens", model("multilingual-e5-base"), (512,) * 64),
-        rerank("colbert-rerank", f"a query and a document of {mean} +- 50 % tokens", pairs, 64),
-        Workload(
-            name="22-megabytes",
-            says="token vectors of 56 texts of 254 tokens",
-            model=MINILM,
-            kind="tokens",
-            requests=((254,) * 56,) * 8,
-            in_flight=(4,),
-        ),
-        rerank("big-rerank", f"a query and {documents} documents of 256 tokens", ((QUERY, *(256,) * documents),), 1),
-        Workload(
-            name="instruct-burst",
-            says=f"{prompts} prompts of 45 tokens, 20 of them an instruction, all at once",
-            model=model("GritLM-7B"),
-            requests=((45,),) * prompts,
-            in_flight=(prompts,),
-            instruction=21,
-        ),
-        Workload(
-            name="token-embed",
-            says="token vectors of 16 prompts of 26 to 578 tokens",
-            model=model("Qwen3-Embedding-0.6B", *["random:tiny-qwen3"] * 2),  # MiniLM has positions for 512
-            kind="tokens",
-            requests=(tuple(3 * repeats + SPECIAL for repeats in PROMPTS[: 4 if scale == "tiny" else None]),),
-            in_flight=(4,),
-        ),
-    )
-    return {workload.name: workload for workload in workloads}
-
-
-def batches() -> dict[str, Workload]:
-    """Builds requests of several texts by name, for frontends."""
-    workloads = {"32-texts": (32, 16), "32-long-texts": (32, 128)}
-    return {
-        name: Workload(
-            name=name,
-            says=f"{texts} texts of {tokens} tokens",
-            model=MINILM,
-            requests=((tokens,) * texts,) * 64,
-            in_flight=(16,),
+    many = (QUERY, *(256,) * documents)
+    repeated = tuple(3 * repeats + SPECIAL for repeats in PROMPTS[: 4 if scale == "tiny" else None])
+    burst = f"{prompts} prompts of 45 tokens, 20 of them an instruction, all at once"
+    return dict(
+        (
+            of("16-tokens", "texts of 16 tokens", MINILM, single((16,) * 256), 64),
+            of("128-tokens", "texts of 128 tokens", MINILM, single((128,) * 256), 64),
+            of("32-texts", "32 texts of 16 tokens", MINILM, ((16,) * 32,) * 64, 16),
+            of("32-long-texts", "32 texts of 128 tokens", MINILM, ((128,) * 32,) * 64, 16),
+            of("short", "texts of 32 tokens", base, single((32,) * 256), 64),
+            of("clients", "texts of 490 to 510 tokens", base, single(around(128, 500, 0.02)), 1, 4, 16, 64, 128),
+            of("medium", "texts of 512 tokens", model("multilingual-e5-base"), single((512,) * 64), 64),
+            of("colbert-rerank", f"a query and a document of {mean} +- 50 % tokens", late, pairs, 64, kind="rerank"),
+            of("22-megabytes", "token vectors of 56 texts of 254 tokens", MINILM, ((254,) * 56,) * 8, 4, kind="tokens"),
+            of("big-rerank", f"a query and {documents} documents of 256 tokens", late, (many,), 1, kind="rerank"),
+            of("instruct-burst", burst, model("GritLM-7B"), ((45,),) * prompts, prompts, instruction=21),
+            of("token-embed", "token vectors of 16 prompts of 26 to 578 tokens", qwen, (repeated,), 4, kind="tokens"),
         )
-        for name, (texts, tokens) in workloads.items()
-    }
-
-
-PROMPTS = (8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192)
-"""How often each prompt of a token-embed request repeats its three tokens."""
+    )
 
 
 def token_ids(lengths: Sequence[int], seed: int = 1, vocabulary: int = 0) -> list[Ids]:

@@ -6,10 +6,12 @@ import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
 
+from harness.environment import ROOT
 from harness.member import OpenChannel, ServiceProcess, plain_channel
 from shared.server.options import PUBLIC_SERVICES, WORKER_SERVICES, channel_options
 
@@ -78,17 +80,20 @@ async def stack(
     python: str | None = None,
     channel: OpenChannel = plain_channel,
     worker_module: str = "gpu_worker",
+    checkout: Path = ROOT,
 ) -> AsyncIterator[Stack]:
     """Starts the pair, waits for health, drains it at the end.
 
     `devices`: starts one worker for each, and `workers` is ignored. `worker` and `frontend`: further flags by name
     (`{"max-tokens": 512}`). `python`: the interpreter of the frontends. `channel`: opens channels to all processes.
-    `worker_module`: the program of the workers, which gets no `--model` where `model` is empty.
+    `worker_module`: the program of the workers, which gets no `--model` where `model` is empty. `checkout`: whose code
+    all of them run.
     Raises MemberFailed if a process does not become ready.
     """
     async with AsyncExitStack() as cleanup:
         flags = worker_flags({**({"model": model} if model else {}), **(worker or {})}, workers, devices)
-        holders = [ServiceProcess(worker_module, WORKER_SERVICES, settings, channel=channel) for settings in flags]
+        options: dict[str, Any] = {"channel": channel, "checkout": checkout}
+        holders = [ServiceProcess(worker_module, WORKER_SERVICES, settings, **options) for settings in flags]
         await asyncio.gather(*(_start(member, cleanup) for member in holders))
         fronts = [
             ServiceProcess(
@@ -100,7 +105,7 @@ async def stack(
                     **(frontend or {}),
                 },
                 python=python or sys.executable,
-                channel=channel,
+                **options,
             )
             for _ in range(frontends)
         ]

@@ -1,81 +1,61 @@
-"""The tables of docs/accelerator.md from the results: floors, and goals."""
+"""The table of docs/accelerator.md from the results of two devices: goals, limits, and what was reached."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from benchmarks.machine import ROOT
 from benchmarks.result import number, read, table
-from benchmarks.roofline import H200, Device, Floor, floor, shape
+from benchmarks.roofline import Device, floor, shape
 from benchmarks.workloads import named
 
-
-def measured() -> tuple[dict[str, Any], Device]:
-    """Reads the accelerator's result, empty where there is none, and its device: an H200 without a result."""
-    result = read("accelerator")
-    return result, Device(**result["limits"]) if result else H200
-
-
-def floors() -> str:
-    """Renders the least that each workload takes by the measured limits of a device, or by those of a data sheet."""
-    result, device = measured()
-    rates = (
-        f"{device.flops / 1e12:.0f} TFLOP/s, {device.memory / 1e12:.2g} TB/s, to the host {device.link / 1e9:.0f} GB/s"
-    )
-    source = (
-        f"measured at commit {result['machine']['commit']}" if result else "computed; nothing has been measured yet"
-    )
-    rows = []
-    for workload in named("full").values():
-        for count in workload.in_flight:
-            least = floor(shape(workload.model), workload, count, device)
-            parts = [number(1e9 * seconds) for seconds in asdict(least).values()]
-            row = fastest(result, "rows", workload.name, count)
-            reached = f"{number(100 * row['tokens/s'] / least.tokens_per_second)} %" if row else "nothing yet"
-            rows.append([f"{workload.name}, {count}", *parts, number(least.tokens_per_second), least.binds, reached])
-    heads = ["workload, in flight", *Floor.__annotations__, "tokens/s at most", "bound by", "reached"]
-    return f"Of {device.name} ({rates}): {source}.\n\n{table(heads, rows)}"
+EARLIER = "h100/accelerator"
+"""The result of an earlier device, which stands in where a newer one has none."""
+HEADS = ("workload, in flight", "vLLM", "limit", "goal", "our engine", "of the limit", "our services")
 
 
 def goals() -> str:
-    """Renders what others published, what is wanted, and what was reached, on an earlier device where that is all."""
-    (result, device), earlier, rows = measured(), read("h100/accelerator"), []
+    """Renders what others published, what is wanted, and what was reached, on an earlier device where that is all.
+
+    Raises KeyError where nothing was measured.
+    """
+    result, earlier, rows = read("accelerator"), read(EARLIER), []
     for goal in json.loads((ROOT / "benchmarks" / "goals.json").read_text()):
         name, count = goal["workload"], goal["in flight"]
-        is_older = earlier and not any(row["workload"] == name for row in result.get("rows", ()))
-        of, workload = Device(**earlier["limits"]) if is_older else device, named("full")[name]
-        limit = floor(shape(workload.model), workload, count, of).tokens_per_second
-        reached = [
-            _rates(fastest(result, section, name, count))
-            or _rates(fastest(earlier, section, name, count), " (H100)")
-            or "nothing yet"
-            for section in ("rows", "services")
+        is_older = earlier and not any(row["workload"] == name for row in result["rows"])
+        device, workload = Device(**(earlier if is_older else result)["limits"]), named("full")[name]
+        least = floor(shape(workload.model), workload, count, device)
+        engine, services = (_fastest(section, name, count, result, earlier) for section in ("rows", "services"))
+        share = f"{number(100 * engine['tokens/s'] / least.tokens_per_second)} %" if engine else ""
+        limit, of_engine = f"{least.tokens_per_second:,.0f} tok/s", [_rates(engine), share]
+        rows.append([f"{name}, {count}", goal["vLLM"], limit, goal["goal"], *of_engine, _rates(services)])
+    return "\n\n".join([*map(_conditions, filter(None, (result, earlier))), table(HEADS, rows)])
+
+
+def _fastest(section: str, workload: str, in_flight: int, *results: Mapping[str, Any]) -> dict[str, Any]:
+    """Finds the fastest row of a workload in the first result that has one, but for layers as they were written."""
+    for result in results:
+        rows = [
+            row for row in result.get(section, ()) if (row["workload"], row.get("in flight")) == (workload, in_flight)
         ]
-        rows.append([f"{name}, {count}", goal["vLLM"], f"{limit:,.0f} tok/s", goal["goal"], *reached])
-    heads = ["workload, in flight", "vLLM", "limit", "goal", "our engine", "our services"]
-    return "\n\n".join([*_commits(result), *_commits(earlier), table(heads, rows)])
+        if serving := [row for row in rows if row.get("encoder") != "eager"]:
+            device = result["limits"]["name"].removeprefix("NVIDIA ").partition(" ")[0]
+            best: dict[str, Any] = max(serving, key=lambda row: float(row["tokens/s"]))
+            return best | {"device": device}
+    return {}
 
 
-def fastest(result: Mapping[str, Any], section: str, workload: str, in_flight: int) -> dict[str, Any]:
-    """Finds the fastest row of a workload by what serves, where that was measured; empty where nothing was."""
-    rows = [row for row in result.get(section, ()) if row["workload"] == workload and row.get("in flight") == in_flight]
-    serving = [row for row in rows if row.get("encoder") != "eager"]
-    return max(serving or rows, key=lambda row: float(row["tokens/s"]), default={})
-
-
-def _rates(row: Mapping[str, Any], device: str = "") -> str:
+def _rates(row: Mapping[str, Any]) -> str:
     if not row:
-        return ""
+        return "nothing yet"
     rate, middle, late = (number(row[name]) for name in ("tokens/s", "p50 ms", "p99 ms"))
-    return f"{rate} tok/s, p50 {middle} ms, p99 {late} ms{device}"
+    return f"{rate} tok/s, p50 {middle} ms, p99 {late} ms ({row['device']})"
 
 
-def _commits(result: Mapping[str, Any]) -> list[str]:
-    """States of which commit the parts of the accelerator's result are, if there is one."""
-    parts: dict[str, list[str]] = {}
-    for row in result.get("parts", ()):
-        if not {"error", "skipped"} & set(row):
-            parts.setdefault(row["commit"], []).append(row["part"])
-    sentence = "; ".join(f"at commit {commit} {', '.join(names)}" for commit, names in parts.items())
-    return [f"{result['limits']['name']}: {sentence}."] if sentence else []
+def _conditions(result: Mapping[str, Any]) -> str:
+    """States the rates of a device, and of which commits the parts of its result are."""
+    parts, device = [row for row in result["parts"] if not {"error", "skipped"} & set(row)], Device(**result["limits"])
+    rates = (
+        f"{device.flops / 1e12:.0f} TFLOP/s, {device.memory / 1e12:.2g} TB/s, to the host {device.link / 1e9:.0f} GB/s"
+    )
+    return f"{device.name}: {rates}; commits {', '.join(dict.fromkeys(row['commit'] for row in parts))}."

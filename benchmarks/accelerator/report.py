@@ -1,4 +1,4 @@
-"""The result of an accelerator's run so far: JSON that is whole on disk after each row, and profiles beside it."""
+"""The result of an accelerator's run so far: JSON that is whole on disk after each row."""
 
 import json
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks import result
 from benchmarks.roofline import Device, floor, shape
-from benchmarks.workloads import Scale, named
+from benchmarks.workloads import named
 
 Row = dict[str, Any]
 
@@ -17,19 +17,11 @@ class Report:
 
     def __init__(self, head: Mapping[str, Any], out: Path, *, add: bool = False) -> None:
         """`add`: keep what `out` has of earlier runs, until `begin_part` drops it."""
-        self.scale: Scale = head["settings"]["scale"]
-        self._head, self._out, self._workloads = head, out, named(self.scale)
-        self.limits: Row = {}
-        self._part, self._profiled = "", set[str]()
-        self._sections: dict[str, list[Row]] = {}
-        if add and out.is_file():
-            earlier = json.loads(out.read_text())
-            self.limits = earlier["limits"]
-            self._sections = {name: rows for name, rows in earlier.items() if isinstance(rows, list)}
-        else:
-            for profile in out.parent.glob(f"{out.stem}-*.txt"):
-                profile.unlink()
-        self._earlier = self._sections
+        self._head, self._out, self._workloads = head, out, named(head["settings"]["scale"])
+        earlier = json.loads(out.read_text()) if add and out.is_file() else {}
+        self.limits: Row = earlier.get("limits", {})
+        self._sections: dict[str, list[Row]] = {name: rows for name, rows in earlier.items() if isinstance(rows, list)}
+        self._part, self._earlier = "", self._sections
 
     def begin_part(self, part: str) -> None:
         """Drops what earlier runs measured of a part."""
@@ -63,11 +55,3 @@ class Report:
 
     def _write(self) -> None:
         result.write({**self._head, "limits": self.limits, **self._sections}, self._out)
-
-    def profile(self, workload: str, text: str) -> None:
-        """Writes a profile into the workload's file, which has those of all kinds of encoder in this run."""
-        with self._out.with_name(f"{self._out.stem}-{workload}.txt").open(
-            "a" if workload in self._profiled else "w"
-        ) as file:
-            file.write(text)
-        self._profiled.add(workload)

@@ -7,10 +7,9 @@ stall counts with the whole stall.
 
 import asyncio
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
-from typing import Protocol
 
 import numpy as np
 
@@ -34,17 +33,11 @@ class Call:
     request: int
 
 
-class Target(Protocol):
-    """The server that is measured."""
-
-    async def check(self) -> None:
-        """Makes a first call. Raises LoadFailed."""
-
-    async def call(self, request: int) -> str:
-        """Sends a request and gives the status of its answer. Never raises."""
+Send = Callable[[int], Awaitable[str]]
+"""Sends the request of this number and gives the status of its answer; never raises."""
 
 
-async def closed(target: Target, turns: Iterator[int], clients: int, stop: float) -> list[Call]:
+async def closed(send: Send, turns: Iterator[int], clients: int, stop: float) -> list[Call]:
     """Runs `clients` loops until `stop`, or until the turns end."""
     clock, calls = asyncio.get_running_loop().time, list[Call]()
 
@@ -53,7 +46,7 @@ async def closed(target: Target, turns: Iterator[int], clients: int, stop: float
             due = clock()
             if due >= stop:
                 return
-            status = await target.call(request)
+            status = await send(request)
             calls.append(Call(due=due, ended=clock(), status=status, request=request))
             if status == REFUSED:
                 await asyncio.sleep(BACKOFF)
@@ -62,13 +55,13 @@ async def closed(target: Target, turns: Iterator[int], clients: int, stop: float
     return calls
 
 
-async def opened(target: Target, turns: Iterator[int], gaps: Iterator[float], stop: float) -> list[Call]:
+async def opened(send: Send, turns: Iterator[int], gaps: Iterator[float], stop: float) -> list[Call]:
     """Sends a request after each gap until `stop`; waits for every answer."""
     clock, calls = asyncio.get_running_loop().time, list[Call]()
     due = clock()
 
     async def call(request: int, due: float) -> None:
-        status = await target.call(request)
+        status = await send(request)
         calls.append(Call(due=due, ended=clock(), status=status, request=request))
 
     async with asyncio.TaskGroup() as under_way:

@@ -1,16 +1,16 @@
-"""Targets of a load: gRPC with deadlines, or a peer over HTTP. Messages are made beforehand."""
+"""Targets of a load: gRPC with deadlines, or HTTP. Messages are made beforehand."""
 
+import json
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import cycle
-from typing import Any, Self
+from typing import Any
 
 import grpc
 
-from benchmarks.load.loops import EXPIRED, OK, REFUSED, LoadFailed, Target
-from benchmarks.peers import infinity
-from benchmarks.workloads import Workload, instructed, text
+from benchmarks.load.loops import EXPIRED, OK, REFUSED, LoadFailed, Send
+from benchmarks.workloads import Kind, Workload, instructed, text
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
 from shared.server.options import channel_options
 from tei.v1 import tei_pb2
@@ -19,8 +19,9 @@ EMBED, RERANK = "/selvage.v1.EmbeddingService/Embed", "/selvage.v1.RankingServic
 TEI, TEI_EMBED = "tei:", "/tei.v1.Embed/Embed"
 """The beginning of addresses that are called by tei.v1, and its method."""
 HTTP_STATUSES = {200: OK, 429: REFUSED, 503: REFUSED, 504: EXPIRED}
-FIRST = 60.0
-"""Least timeout of the first call in seconds; the deadline of later calls may be shorter."""
+FIRST, CHECKED = 60.0, 0
+"""Least timeout of the first call in seconds, as later calls may have a shorter one; the seed of its texts, which
+should be no others' seed, as a server may keep what it computed of a text."""
 
 
 def texts_of(workload: Workload, seed: int) -> list[list[str]]:
@@ -36,18 +37,24 @@ def texts_of(workload: Workload, seed: int) -> list[list[str]]:
     return [[drawn(number, length) for length in lengths] for number, lengths in enumerate(workload.requests)]
 
 
-def messages(workload: Workload, seed: int) -> list[bytes]:
-    """Serialises every request by our own contract."""
-    requests: list[Any] = []
-    late, outputs = vectors_pb2.SCORING_METHOD_LATE_INTERACTION, [vectors_pb2.OUTPUT_KIND_MULTI_VECTOR]
-    for texts in texts_of(workload, seed):
-        if workload.kind == "rerank":
-            requests.append(ranking_pb2.RerankRequest(query=texts[0], documents=texts[1:], method=late))
-        else:
-            requests.append(
-                embedding_pb2.EmbedRequest(texts=texts, outputs=outputs if workload.kind == "tokens" else [])
-            )
-    return [request.SerializeToString() for request in requests]
+def body(kind: Kind, model: str, texts: Sequence[str]) -> bytes:
+    """Builds a request over HTTP: embeddings in OpenAI's shape, token rows in vLLM's, or a rerank in Jina's, whose
+    query is the first text."""
+    fields: dict[str, Any] = {"input": list(texts), "encoding_format": "base64"}
+    if kind == "rerank":
+        fields = {"query": texts[0], "documents": list(texts[1:])}
+    if kind == "tokens":
+        fields["task"] = "token_embed"
+    return json.dumps({"model": model} | fields).encode()
+
+
+def message(kind: Kind, texts: Sequence[str]) -> bytes:
+    """Serialises a request by our own contract."""
+    if kind == "rerank":
+        late = vectors_pb2.SCORING_METHOD_LATE_INTERACTION
+        return ranking_pb2.RerankRequest(query=texts[0], documents=texts[1:], method=late).SerializeToString()
+    outputs = [vectors_pb2.OUTPUT_KIND_MULTI_VECTOR] if kind == "tokens" else []
+    return embedding_pb2.EmbedRequest(texts=texts, outputs=outputs).SerializeToString()
 
 
 def tokens_counted(method: str, reply: bytes) -> int | None:
@@ -59,116 +66,72 @@ def tokens_counted(method: str, reply: bytes) -> int | None:
     return int(parsed.usage.prompt_tokens) if parsed.model else None
 
 
-class GrpcTarget:
-    """Services over gRPC: a channel to each server, used in rotation."""
+@asynccontextmanager
+async def reached(
+    address: str, workload: Workload, *, seed: int, deadline: float, model: str, reconnecting: bool
+) -> AsyncIterator[Send]:
+    """Opens the target of http://..., tei:HOST:PORT or HOST:PORT (several with commas, the scheme of tei once), which
+    are called in rotation; yields what sends a request, once a first call was answered.
 
-    def __init__(
-        self, channels: Sequence[grpc.aio.Channel], method: str, requests: Sequence[bytes], tokens: int, deadline: float
-    ) -> None:
-        """`tokens`: those of the first request."""
-        calls: list[Callable[..., Any]] = [channel.unary_unary(method) for channel in channels]  # bytes as they are
-        self._calls, self._method, self._requests = cycle(calls), method, requests
-        self._tokens, self._deadline = tokens, deadline
+    Calls end after `deadline` seconds. `model` and `reconnecting`: its name over HTTP, and whether each call has a
+    connection of its own. Raises LoadFailed where the first call fails, where a server counts other tokens in it than
+    it is made of, and for a workload of more than single texts over tei.v1.
+    """
+    kind, every = workload.kind, [*texts_of(workload, seed), texts_of(workload, CHECKED)[0]]
+    if address.startswith("http"):
+        async with _http(
+            address.split(","), [body(kind, model, texts) for texts in every], deadline, reconnecting
+        ) as send:
+            if (status := await send(-1)) != OK:
+                raise LoadFailed(f"the first call ended with {status}")
+            yield send
+        return
+    method, requests = RERANK if kind == "rerank" else EMBED, [message(kind, texts) for texts in every]
+    if address.startswith(TEI):
+        if kind != "dense" or any(len(texts) > 1 for texts in every):
+            raise LoadFailed(f"{workload.name}: an Embed of tei.v1 has one text")
+        method, requests = TEI_EMBED, [tei_pb2.EmbedRequest(inputs=texts[0]).SerializeToString() for texts in every]
+    servers = address.removeprefix(TEI).split(",")
+    async with AsyncExitStack() as cleanup:
+        opened = [grpc.aio.insecure_channel(server, options=channel_options()) for server in servers]
+        channels = [await cleanup.enter_async_context(channel) for channel in opened]
+        calls: Iterator[Any] = cycle([channel.unary_unary(method) for channel in channels])  # bytes as they are
 
-    async def check(self) -> None:
-        """Makes a first call, whose reply must count exactly the tokens that were sent. Raises LoadFailed."""
+        async def send(request: int) -> str:
+            try:
+                await next(calls)(requests[request], timeout=deadline)
+            except grpc.aio.AioRpcError as error:
+                return error.code().name
+            return OK
+
         try:
-            reply = await next(self._calls)(self._requests[0], timeout=max(FIRST, self._deadline))
+            reply = await next(calls)(requests[-1], timeout=max(FIRST, deadline))
         except grpc.aio.AioRpcError as error:
             raise LoadFailed(f"the first call ended with {error.code().name}: {error.details()}") from None
-        counted = tokens_counted(self._method, reply)
-        if counted not in (None, self._tokens):
-            raise LoadFailed(f"the first request is made of {self._tokens} tokens, the server counted {counted}")
-
-    async def call(self, request: int) -> str:
-        """See `Target`."""
-        try:
-            await next(self._calls)(self._requests[request], timeout=self._deadline or None)
-        except grpc.aio.AioRpcError as error:
-            return error.code().name
-        return OK
-
-
-class HttpTarget:
-    """Servers over HTTP, used in rotation: an aiohttp session with as many connections as calls."""
-
-    def __init__(
-        self,
-        session: Any,
-        urls: str,
-        bodies: Sequence[bytes],
-        lost: type[Exception] = OSError,
-        first: bytes | None = None,
-    ) -> None:
-        """`urls`: with commas between. `lost`: the exception that a broken connection raises. `first`: the body of the
-        call that checks the server, by default the first of `bodies`, which a server may then know."""
-        self._session, self._urls, self._bodies, self._lost = session, cycle(urls.split(",")), bodies, lost
-        self._first = bodies[0] if first is None else first
-
-    @classmethod
-    @asynccontextmanager
-    async def opened(
-        cls,
-        url: str,
-        bodies: Sequence[bytes],
-        *,
-        deadline: float,
-        first: bytes | None = None,
-        reconnecting: bool = False,
-    ) -> AsyncIterator[Self]:
-        """Opens a session; calls end after `deadline` seconds. `first`: see the constructor. `reconnecting`: every call
-        has its own connection."""
-        import aiohttp  # may not be installed
-
-        timeout = aiohttp.ClientTimeout(total=deadline)
-        connector = aiohttp.TCPConnector(limit=0, force_close=reconnecting)
-        every = {"Content-Type": "application/json"}
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=every) as session:
-            yield cls(session, url, bodies, aiohttp.ClientError, first)
-
-    async def check(self) -> None:
-        """See `Target`."""
-        if (status := await self._post(self._first)) != OK:
-            raise LoadFailed(f"the first call ended with {status}")
-
-    async def call(self, request: int) -> str:
-        """See `Target`."""
-        return await self._post(self._bodies[request])
-
-    async def _post(self, body: bytes) -> str:
-        try:
-            async with self._session.post(next(self._urls), data=body) as response:
-                await response.read()
-        except TimeoutError:
-            return EXPIRED
-        except self._lost as error:
-            return type(error).__name__
-        return HTTP_STATUSES.get(response.status, f"HTTP {response.status}")
+        tokens, counted = sum(workload.requests[0]), tokens_counted(method, reply)
+        if counted not in (None, tokens):
+            raise LoadFailed(f"the first request is made of {tokens} tokens, the server counted {counted}")
+        yield send
 
 
 @asynccontextmanager
-async def reached(address: str, workload: Workload, *, seed: int, deadline: float) -> AsyncIterator[Target]:
-    """Opens the target of http:..., tei:HOST:PORT or HOST:PORT (several with commas, the scheme of tei once).
+async def _http(
+    urls: Sequence[str], bodies: Sequence[bytes], deadline: float, reconnecting: bool
+) -> AsyncIterator[Send]:
+    import aiohttp  # may not be installed
 
-    Calls end after `deadline` seconds. Raises LoadFailed for a workload of more than single texts over tei.v1.
-    """
-    if address.startswith("http"):
-        path = "rerank" if workload.kind == "rerank" else "embeddings"
-        url = ",".join(f"{server.rstrip('/')}/{path}" for server in address.split(","))
-        bodies = [infinity.body(texts, rerank=workload.kind == "rerank") for texts in texts_of(workload, seed)]
-        async with HttpTarget.opened(url, bodies, deadline=deadline) as target:
-            yield target
-        return
-    method, requests = RERANK if workload.kind == "rerank" else EMBED, messages(workload, seed)
-    if address.startswith(TEI):
-        if workload.kind != "dense" or any(len(request) > 1 for request in workload.requests):
-            raise LoadFailed(f"{workload.name}: an Embed of tei.v1 has one text")
-        method = TEI_EMBED
-        requests = [tei_pb2.EmbedRequest(inputs=text).SerializeToString() for (text,) in texts_of(workload, seed)]
-    servers = address.removeprefix(TEI).split(",")
-    channels = [grpc.aio.insecure_channel(server, options=channel_options()) for server in servers]
-    try:
-        yield GrpcTarget(channels, method, requests, sum(workload.requests[0]), deadline)
-    finally:
-        for channel in channels:
-            await channel.close()
+    connector, timeout = aiohttp.TCPConnector(limit=0, force_close=reconnecting), aiohttp.ClientTimeout(total=deadline)
+    headers, places = {"Content-Type": "application/json"}, cycle(urls)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
+
+        async def send(request: int) -> str:
+            try:
+                async with session.post(next(places), data=bodies[request]) as response:
+                    await response.read()
+            except TimeoutError:
+                return EXPIRED
+            except aiohttp.ClientError as error:
+                return type(error).__name__
+            return HTTP_STATUSES.get(response.status, f"HTTP {response.status}")
+
+        yield send

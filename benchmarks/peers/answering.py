@@ -70,7 +70,7 @@ def _timed(work: Callable[[], npt.ArrayLike], turn: float, file: str) -> dict[st
 
 def children_seconds() -> float:
     """Sums the CPU seconds of the running processes that this one started by multiprocessing."""
-    return sum(CpuSeconds.of(process.pid).whole for process in multiprocessing.active_children() if process.pid)
+    return CpuSeconds.of(filter(None, (process.pid for process in multiprocessing.active_children()))).whole
 
 
 def write_texts(texts: Sequence[Ids], file: Path) -> str:

@@ -51,12 +51,12 @@ def free_port() -> int:
     return port
 
 
-def python_of(venv: str) -> Path:
-    """Gives the interpreter of a peer's own packages. Exits where `make peers` has not made it."""
-    python = VENVS / venv / "bin" / "python"
-    if not python.is_file():
-        sys.exit(f"{python} is not there; `make peers` sets it up")
-    return python
+def program_of(venv: str, program: str = "python") -> Path:
+    """Gives a program of a peer's own packages. Exits where `make peers` (of vLLM `make vllm`) has not made it."""
+    path = VENVS / venv / "bin" / program
+    if not path.is_file():
+        sys.exit(f"{path} is not there; `make {'vllm' if venv == 'vllm' else 'peers'}` sets it up")
+    return path
 
 
 def versions_of(venv: str, names: Sequence[str]) -> dict[str, str]:
@@ -81,18 +81,10 @@ class Peer:
         self._command = [str(part) for part in command]
         huge_pages = {} if self._command[0] == sys.executable else HUGE_PAGES
         self._folder = tempfile.TemporaryDirectory()
-        self._process = subprocess.Popen(
-            self._command,
-            cwd=checkout,
-            env=os.environ
-            | KEEP_FREED_MEMORY
-            | huge_pages
-            | SPIN
-            | dict.fromkeys(POOLS, str(threads))
-            | modules_of(checkout),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+        settings = KEEP_FREED_MEMORY | huge_pages | SPIN | dict.fromkeys(POOLS, str(threads)) | modules_of(checkout)
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self._process: subprocess.Popen[str] = subprocess.Popen(
+            self._command, cwd=checkout, env=os.environ | settings, **pipes
         )
 
     def __enter__(self) -> Self:

@@ -63,10 +63,10 @@ def openvino(folder: Path, dtype: str, threads: int) -> Callable[[int], Infer]:
 
 def load(runtime: str, folder: str, dtype: str, threads: str) -> dict[str, Make]:
     """Loads a model. With several streams, each has its share of the threads. Raises Refused."""
-    loaded = cache({"onnx": onnx, "openvino": openvino}[runtime](Path(folder), dtype, int(threads)))
+    loaded = cache({"onnxruntime": onnx, "openvino": openvino}[runtime](Path(folder), dtype, int(threads)))
     loaded(1)
     return {
-        "embed": lambda file, batch_size, streams=1: partial(embed, loaded(streams), texts(file), batch_size, streams)
+        "embed": lambda file, batch_size, streams: partial(embed, loaded(streams), texts(file), batch_size, streams)
     }
 
 

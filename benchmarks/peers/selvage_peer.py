@@ -17,6 +17,7 @@ from benchmarks import our_kernels, ours
 from benchmarks.peers.answering import NO_BFLOAT16, Refused, answer, texts
 from benchmarks.workloads import Ids
 from shared.errors import ModelRefused
+from shared.jobs import Job
 
 Work = Callable[[], npt.ArrayLike]
 
@@ -39,26 +40,19 @@ def sides(name: str, dtype: Any, max_tokens: int) -> dict[str, Callable[..., Wor
         raise Refused(str(reason)) from reason
     product = our_kernels.product(engine.model.placement.dtype, int8=dtype == "int8")
 
-    def embed(file: str, jobs: int = 1) -> Work:
-        all_texts = texts(file)
-        return lambda: dense(engine, all_texts, jobs)
-
-    def rerank(file: str) -> Work:
-        job = ours.job(texts(file), "rerank")
-        return lambda: np.frombuffer(engine.run([job])[0].result.scores, dtype="<f4")
-
-    def encoder(file: str) -> Work:
-        all_texts = texts(file)
-        return lambda: engine.encoder_seconds(all_texts)
-
     return {
-        "embed": embed,
-        "rerank": rerank,
-        "encoder": encoder,
+        "embed": lambda file, jobs=1: partial(dense, engine, texts(file), jobs),
+        "rerank": lambda file: partial(rerank, engine, ours.job(texts(file), "rerank")),
+        "encoder": lambda file: partial(engine.encoder_seconds, texts(file)),
         "operations": lambda: product,
         "products": lambda: lambda: product() / engine.linear_flops,  # as tokens
         "maxsim": _maxsim,
     }
+
+
+def rerank(engine: ours.Ours, job: Job) -> npt.NDArray[np.float32]:
+    """Scores the documents of a rerank."""
+    return np.frombuffer(engine.run([job])[0].result.scores, dtype="<f4")
 
 
 def dense(engine: ours.Ours, all_texts: list[Ids], jobs: int) -> npt.NDArray[np.float32]:

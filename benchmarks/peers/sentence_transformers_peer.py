@@ -68,7 +68,7 @@ def load(folder: str, dtype: str, processes: int) -> dict[str, Make]:
     pool = started(loaded, processes) if processes else None
     return {
         "file": lambda source, target: partial(file_to_file, loaded, pool, source, target),
-        "embed": lambda file, batch_size: partial(embed, loaded, texts(file), batch_size),
+        "embed": lambda file, batch_size, streams: partial(embed, loaded, texts(file), batch_size),  # one at a time
     }
 
 

@@ -1,19 +1,21 @@
 """The model of a row: its files, which both servers read, and what its own code in float32 answers.
 
-Files of a random shape are written once and used again. The folder is that of a sentence-transformers model: config,
-weights, tokenizer, `modules.json` and a pooling; or that of a Stanford ColBERT, with a projection; or GritLM's, which
-has neither. MiniLM has its real weights in a package, and nothing is written for it. Answers of a server are compared
-with the model's own before anything is timed.
+The folder is that of a sentence-transformers model: config, weights, tokenizer, `modules.json` and a pooling; or that
+of a Stanford ColBERT, with a projection; or GritLM's, which has neither. MiniLM has its real weights in a package.
+Answers of a server are compared with the model's own before anything is timed.
 """
 
+import base64
 import json
-import shutil
 import sys
 import urllib.request
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -22,16 +24,14 @@ from torch import Tensor
 from transformers import AutoModel
 from transformers.utils import logging
 
-from benchmarks.load.target import texts_of
-from benchmarks.machine import ROOT
+from benchmarks.benchmark import OURS, cosines
+from benchmarks.load.target import body, texts_of
 from benchmarks.ours import Placement
-from benchmarks.published.driver import COMPARED, PATHS, Rows, body, rows_of
-from benchmarks.published.rows import OURS, Row
-from benchmarks.workloads import MINILM, RANDOM, Lengths, Workload, minilm_folder
+from benchmarks.published.rows import COMPARED, PATHS, Row
+from benchmarks.workloads import MINILM, RANDOM, Kind, Lengths, minilm_folder
 from harness.random_models import synthetic, writing
 from harness.random_models.shapes import POOLINGS, Heads
 
-MODELS = ROOT / "build" / "published"
 COLBERT, PROJECTION = "HF_ColBERT", "linear.weight"
 """The class that config.json of a Stanford ColBERT names, and the tensor of its projection."""
 REFERENCE, LEAST_COSINE = "the model in float32", "least cosine"
@@ -41,39 +41,23 @@ MOST_REQUESTS, ENOUGH_TOKENS, MOST_TOKENS = 8, 3000, 9000
 LEAST = 0.99
 """Least cosine of our rows to the model's own; below it nothing is measured."""
 TIMEOUT = 600.0
+Rows = npt.NDArray[np.float32]
 
 
-def folder_of(row: Row) -> Path:
-    """Gives the folder of a row's model. Writes its files where they are not there yet."""
+def written(row: Row, folder: Path) -> Path:
+    """Writes the files of a row's model into a folder, unless it is MiniLM; gives the folder that has them."""
     if row.model == MINILM:
         return minilm_folder()
-    name = row.served_name
-    kind = "ColBERT" if row.projected else "embedding"
-    folder = MODELS / f"{name}-{kind}-{row.layers or 'all'}-layers-{row.dtype}-{row.max_tokens}" / name
-    if not folder.is_dir():
-        partial = folder.with_name(f"{name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        options = {"max_tokens": row.max_tokens, "layers": row.layers, "projected": row.projected}
-        write(row.model, partial, dtype=row.dtype, **options)
-        partial.rename(folder)
-    return folder
-
-
-def write(model: str, folder: Path, *, dtype: str, max_tokens: int, layers: int = 0, projected: int = 0) -> None:
-    """Writes all files of a random model.
-
-    `layers`: as many, whatever its shape says; 0 for those of its shape. `projected`: a ColBERT model instead, whose
-    token rows have as many numbers.
-    """
-    config, heads = synthetic.shape_of(model.removeprefix(RANDOM))
-    if layers:
-        synthetic.with_layers(config, layers)
+    config, heads = synthetic.shape_of(row.model.removeprefix(RANDOM))
+    if row.layers:
+        synthetic.with_layers(config, row.layers)
     if "roberta" in config.model_type:
         config.position_embedding_type = "absolute"  # published files say so, and vLLM reads it
-    placement = Placement(device=torch.device("cpu"), dtype=getattr(torch, dtype))
-    writing.write(folder, config, Heads() if projected else heads, placement, max_tokens)
-    if projected:
-        _project(folder, config.hidden_size, projected)
+    placement = Placement(device=torch.device("cpu"), dtype=getattr(torch, row.dtype))
+    writing.write(folder, config, Heads() if row.projected else heads, placement, row.max_tokens)
+    if row.projected:
+        _project(folder, config.hidden_size, row.projected)
+    return folder
 
 
 def _project(folder: Path, width: int, projected: int) -> None:
@@ -90,20 +74,16 @@ def _project(folder: Path, width: int, projected: int) -> None:
 def probes(row: Row) -> list[tuple[list[str], Lengths]]:
     """Selects the requests that are compared: the texts of each and their tokens. They are the first of each workload
     that are timed; those of a workload with larger requests are left out, as rows of scores have other lengths."""
-    every = {of.stream.workload.says + str(of.stream.workload.alike): of.stream.workload for of in row.cases}
+    every = {case.workload.says + str(case.workload.alike): case.workload for case in row.cases}
     first, *others = every.values()
     small = [workload for workload in others if sum(workload.requests[0]) <= MOST_TOKENS and row.kind != "rerank"]
-    return [probe for workload in (first, *small) for probe in _first(workload)]
-
-
-def _first(workload: Workload) -> Iterator[tuple[list[str], Lengths]]:
-    tokens = 0
-    requests = zip(texts_of(workload, COMPARED), workload.requests, strict=True)
-    for number, (texts, lengths) in enumerate(requests):
-        if number == MOST_REQUESTS or tokens >= ENOUGH_TOKENS:
-            return
-        tokens += sum(lengths)
-        yield texts, lengths
+    selected: list[tuple[list[str], Lengths]] = []
+    for workload in (first, *small):
+        tokens, requests = 0, zip(texts_of(workload, COMPARED), workload.requests, strict=True)
+        for texts, lengths in islice(requests, MOST_REQUESTS):
+            selected += [(texts, lengths)] if tokens < ENOUGH_TOKENS else []
+            tokens += sum(lengths)
+    return selected
 
 
 def answers(row: Row, url: str) -> list[Rows]:
@@ -113,8 +93,24 @@ def answers(row: Row, url: str) -> list[Rows]:
         content, headers = body(row.kind, row.served_name, texts), {"Content-Type": "application/json"}
         request = urllib.request.Request(f"{url}{PATHS[row.kind]}", data=content, headers=headers)
         with urllib.request.urlopen(request, timeout=TIMEOUT) as reply:
-            rows += rows_of(row.kind, reply.read(), lengths)
+            rows += rows_of(row.kind, json.load(reply), lengths)
     return rows
+
+
+def rows_of(kind: Kind, reply: Any, lengths: Sequence[int]) -> list[Rows]:
+    """Reads the rows [rows, dimensions] of each text, or the scores [1, documents] of a rerank in the order sent.
+
+    `lengths`: tokens of each text. Raises ValueError where the server counted other tokens than the texts have.
+    """
+    if kind == "rerank":
+        scores = {result["index"]: result["relevance_score"] for result in reply["results"]}
+        return [np.array([[scores[number] for number in range(len(lengths) - 1)]], dtype=np.float32)]
+    if (counted := reply["usage"]["prompt_tokens"]) != sum(lengths):
+        raise ValueError(f"the texts have {sum(lengths)} tokens, and the server counted {counted}")
+    ordered = sorted(reply["data"], key=lambda entry: entry["index"])
+    field, counts = ("data", lengths) if kind == "tokens" else ("embedding", [1] * len(lengths))
+    values = [np.frombuffer(base64.b64decode(entry[field]), dtype="<f4") for entry in ordered]
+    return [value.reshape(count, -1) for value, count in zip(values, counts, strict=True)]
 
 
 def reference(row: Row, folder: Path) -> list[Rows]:
@@ -130,7 +126,7 @@ def reference(row: Row, folder: Path) -> list[Rows]:
         with safe_open(folder / "model.safetensors", "pt") as tensors:
             projection = tensors.get_tensor(PROJECTION).float()
         return [maxsim([hidden @ projection.T for hidden in texts]).numpy() for texts in requests]
-    instruction, pooling = row.cases[0].stream.workload.instruction, _pooling(folder) if row.kind == "dense" else ""
+    instruction, pooling = row.cases[0].workload.instruction, _pooling(folder) if row.kind == "dense" else ""
     return [_pooled(hidden[instruction:], pooling).numpy() for texts in requests for hidden in texts]
 
 
@@ -171,18 +167,11 @@ def agreement(side: str, rows: Sequence[Rows], model: Sequence[Rows]) -> dict[st
     """
     left, right = (np.concatenate(list(side_rows)).astype(np.float64) for side_rows in (rows, model))
     left, right = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (left, right))
-    cosines = _cosines(left, right)
-    figures = {"mean cosine": float(cosines.mean()), LEAST_COSINE: float(cosines.min())}
+    each_cosine = cosines(left, right)
+    figures = {"mean cosine": float(each_cosine.mean()), LEAST_COSINE: float(each_cosine.min())}
     if len(right) > 1:
         shared = right.mean(0)
-        figures[f"{LEAST_COSINE} without what all rows share"] = float(_cosines(left - shared, right - shared).min())
+        figures[f"{LEAST_COSINE} without what all rows share"] = float(cosines(left - shared, right - shared).min())
     if side == OURS and figures[LEAST_COSINE] < LEAST:
         sys.exit(f"{side}: cosines to {REFERENCE} are {figures}, wanted is {LEAST} at least")
     return {name: round(value, 6) for name, value in figures.items()}
-
-
-def _cosines(left: Rows, right: Rows) -> Rows:
-    """Computes the cosines of rows [N, H] pair by pair, [N]."""
-    lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-    cosines: Rows = (left * right).sum(1) / lengths
-    return cosines

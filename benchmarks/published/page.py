@@ -1,6 +1,6 @@
 """The table of docs/published.md from the results: a line a case, ours beside vLLM's best setting."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.benchmark import SHARE
@@ -14,54 +14,36 @@ HEADS = ("", "Selvage", "vLLM", "times", *PAIRS, "cosine to the model, least")
 
 def summary() -> str:
     """Renders where each row was measured, and a line for each case: our rate beside vLLM's, and both latencies."""
-    results = {row.name: (row, result) for row in rows().values() if (result := read(f"published/{row.name}"))}
-    lines = [line for row, result in results.values() for line in _lines(row, result)]
-    places = [f"- **{name}**: {conditions(result)}" for name, (_, result) in results.items()]
+    lines, places = list[list[str]](), list[str]()
+    for row in rows().values():
+        if result := read(f"published/{row.name}"):
+            lines += filter(None, (_line(row, result, case) for case in result["cases"]))
+            places.append(f"- **{row.name}**: {conditions(result)}")
     return "\n\n".join([table(HEADS, lines), "\n".join(places)]) if lines else NO_RESULT
 
 
-def _lines(row: Row, result: Mapping[str, Any]) -> Iterator[list[str]]:
-    for case in result.get("cases", ()):
-        sides, ours = case["sides"], case["ours"]
-        figure = SLOWEST if row.latency else RATE
-        best = best_of(case, figure)
-        if best is None:
-            continue
-        pairs = [_pair(sides[ours], sides[best], name) for name in PAIRS]
-        rates = [f"{number(sides[side][figure]['median'])} {figure}" for side in (ours, best)]
-        cosines = " / ".join(f"{_least(result, side):.5f}" for side in (ours, best))
-        times = shown(case["ours_over"][best][figure])
-        yield [f"{row.name}, {case['case']}", *rates, times, *pairs, cosines]
-
-
-def _pair(ours: Mapping[str, Any], theirs: Mapping[str, Any], name: str) -> str:
-    """The medians of a figure: ours, then theirs; nothing where one lacks it."""
-    return " / ".join(number(of[name]["median"]) for of in (ours, theirs)) if name in ours and name in theirs else ""
-
-
-def best_of(case: Mapping[str, Any], figure: str) -> str | None:
-    """Finds the side of vLLM with the best median: the most of a rate, the least of a latency. None without any."""
-    medians: dict[str, float] = {
-        side: figures[figure]["median"] for side, figures in case["sides"].items() if side.startswith(VLLM)
-    }
-    if not medians:
-        return None
-    return min(medians, key=lambda side: medians[side] if figure.endswith(" ms") else -medians[side])
-
-
-def _least(result: Mapping[str, Any], side: str) -> float:
-    """Reads the least cosine of a side's answers to those of the model's own code."""
-    least: float = next(iter(result["agreement"][side].values()))["least cosine"]
-    return least
+def _line(row: Row, result: Mapping[str, Any], case: Mapping[str, Any]) -> list[str]:
+    """Compares ours with the setting of vLLM that has the most of a rate, or the least latency; empty without any."""
+    sides, ours, figure = case["sides"], case["ours"], SLOWEST if row.latency else RATE
+    theirs = {side: spreads[figure]["median"] for side, spreads in sides.items() if side.startswith(VLLM)}
+    if not theirs:
+        return []
+    best = (min if row.latency else max)(theirs, key=theirs.__getitem__)
+    both = sides[ours], sides[best]
+    rates = [f"{number(side[figure]['median'])} {figure}" for side in both]
+    pairs = [" / ".join(number(side[name]["median"]) for side in both if name in side) for name in PAIRS]
+    least = [next(iter(result["agreement"][side].values()))["least cosine"] for side in (ours, best)]
+    times, cosines = shown(case["ours_over"][best][figure]), " / ".join(f"{cosine:.5f}" for cosine in least)
+    return [f"{row.name}, {case['case']}", *rates, times, *pairs, cosines]
 
 
 def conditions(result: Mapping[str, Any]) -> str:
-    """States what was asked, the machine, the rounds, the commit, the versions of vLLM and the flags of both."""
+    """States what was asked, the machine, the rounds, the commit, the versions of vLLM and its flags."""
     machine, settings = result["machine"], result["settings"]
     counts = [count for count in settings["requests"].values() if count]
     length = f"{min(counts):,} requests or more" if counts else f"{number(settings['seconds'])} s"
     versions = ", ".join(f"{name} {version}" for name, version in result["peers"]["vllm"].items())
-    flags = "; ".join(f"{side}: `{flags}`" for side, flags in settings["flags"].items() if flags)
+    flags = "; ".join(f"{side}: `{flags}`" for side, flags in settings["flags"].items() if flags and VLLM in side)
     parts = [
         f"{result['says']} {settings['threads']} of {machine['cores']} cores of {machine['processor']}",
         f"medians (quartiles) of {settings['rounds']} rounds of {length} a case",

@@ -3,191 +3,132 @@
 A row names a model, its requests and its clients (`--row`; all by default). Both servers read the same files. All sides
 of a row are loaded at once and asked in turns, case by case, so that they meet the same machine: that wants 10 GB for
 each of vLLM's settings and 3 for ours. The clients run in a process of their own on the same cores. Before anything is
-timed, the answers are compared with the model's own code. Before each round products alone are timed, which bound both
-servers: tokens a second if nothing but the model's linear layers took time. Results are kept a file a row, in
-benchmarks/results/published, and written after each round. `--scale tiny` cuts models to two layers: it shows that a
-row works.
+timed, the answers are compared with the model's own code. Products alone bound both servers: tokens a second if nothing
+but the model's linear layers took time. Results are kept a file a row, in benchmarks/results/published. `--quick` cuts
+models to two layers: it shows that a row works.
 """
 
-import argparse
-import json
 import os
-import subprocess
-import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from benchmarks import our_kernels, result, roofline
-from benchmarks.benchmark import ALONE, Figures, Measurements, case, shares
-from benchmarks.machine import ROOT, describe, versions
-from benchmarks.peers.process import modules_of
-from benchmarks.published import servers
-from benchmarks.published.model import REFERENCE, agreement, answers, folder_of, reference
-from benchmarks.published.rows import OURS, Case, Row, rows
-from benchmarks.published.servers import ReadyServer, launches, started
+from benchmarks import our_kernels, roofline
+from benchmarks.benchmark import ALONE, OURS, Figures, Options, Turn
+from benchmarks.load.generator import Load
+from benchmarks.peers.process import HUGE_PAGES, VENVS, free_port, program_of
+from benchmarks.published.model import REFERENCE, agreement, answers, reference, written
+from benchmarks.published.rows import PATHS, VLLM, Case, Row, rows
+from benchmarks.servers import Server, generated, other_server, running_stack, server_of
 
-NORMAL = "small"
-"""The scale whose results are rendered; those of others have its name in theirs."""
-RATE, LAUNCHES = "tokens/s", 3
-"""The figure that products alone bound, and how many of their product are timed together."""
-COMPARED = ("requests/s", "mean ms", "p50 ms", "p95 ms", "p99 ms")
-PACKAGES = ("vllm", "torch", "transformers")
-PAUSE = 1.0
-"""Seconds in which a server that is ready comes to rest."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """Options of a run. `seconds`: of each case, 0 for the row's own."""
-
-    scale: Any
-    rounds: int
-    seconds: float
-    cores: Sequence[int]
+OUR_SIDE, RATE, COMPARED = OURS, "tokens/s", ("requests/s", "mean ms", "p50 ms", "p95 ms", "p99 ms")
+PEERS = {"vllm": ("vllm", "torch", "transformers")}
+LAUNCHES, WARM_UP = 3, 0.1
+"""Products that are timed together; seconds of load before the window, as a share of the window's."""
+PATIENT_WORKER, PATIENT_FRONTEND = {"queue-seconds": 0}, {"default-timeout": 600, "max-requests-at-once": 4096}
+"""Nothing is refused, as vLLM refuses nothing. By default a call has 30 s; here 4 clients of 8,192 tokens take more."""
+CACHE = {"VLLM_CPU_KVCACHE_SPACE": "5"}
+"""GiB of keys and values that vLLM keeps: 46,000 tokens of Qwen3-0.6B, so that all texts of a row fit at once."""
+PRELOADED = ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4"), ("libiomp5.so",)
+"""Libraries that vLLM's manual wants loaded before all others, the first that is there of each kind."""
+LIBRARIES = (
+    VENVS / "vllm" / "lib",
+    *map(Path, ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")),
+)
 
 
-def measured(row: Row, options: RunOptions) -> Iterator[dict[str, Any]]:
-    """Compares and measures a row, and gives its result after each round, so that what is measured is kept.
-
-    A side of vLLM that does not start, and a case that a side fails, is absent from the result with its reason. Exits
-    where ours does not start, answers wrongly or fails a case.
-    """
-    sides = launches(row, options.cores)
-    seconds = options.seconds or row.seconds
-    model = reference(row, folder_of(row))
-    outcome: dict[str, Any] = {
-        "benchmark": f"published/{row.name}",
-        "says": f"{row.says}; {row.served_name} in {row.dtype}. {row.published}.",
-        "settings": {
-            "threads": len(options.cores),
-            "starts": 1,
-            "seconds": seconds,
-            "requests": {of.name: of.stream.requests for of in row.cases},
-            "scale": options.scale,
-            "flags": {side: " ".join(launch.flags) for side, launch in sides.items()},
-        },
-        "machine": describe(),
-        "absent": {},
-        "peers": {"vllm": versions(PACKAGES, next(servers.VENV.glob("lib/python*/site-packages"), None))},
-        "agreement": {},
-    }
-    absent: dict[str, str] = outcome["absent"]
-    figures: Measurements = {of.name: {side: [] for side in sides} for of in row.cases}
-    limits: list[Figures] = []
-    with ExitStack() as cleanup:
-        ready: dict[str, ReadyServer] = {}
-        for side, launch in sides.items():
-            try:
-                ready[side] = cleanup.enter_context(started(f"{row.name}, {side}", launch))
-                outcome["agreement"][side] = {REFERENCE: agreement(side, answers(row, launch.url), model)}
-                tell(f"{row.name}, {side}: ready, {outcome['agreement'][side]}")
-            except SystemExit as error:
-                absent[side] = reason(side, error)
-        time.sleep(PAUSE)
-        for number in range(options.rounds):
-            tell(f"{row.name}: round {number + 1} of {options.rounds}")
-            limits.append({RATE: limit(row, len(options.cores))})
-            for of in row.cases:
-                for side in list(ready)[:: -1 if number % 2 else 1]:
-                    try:
-                        figures[of.name][side].append(turn(row, of, ready[side], seconds, options.scale, number))
-                    except SystemExit as error:
-                        absent[f"{side}, {of.name}"] = reason(side, error)
-                    else:
-                        tell(f"  {of.name}, {side}: {figures[of.name][side][-1]['requests/s']:.4g} requests/s")
-            settings = outcome["settings"] | {"rounds": number + 1}
-            yield {**outcome, "settings": settings, "cases": _cases(figures, limits)}
+@contextmanager
+def ours(row: Row, folder: Path, threads: int) -> Iterator[Server]:
+    """Runs a worker, and a frontend that serves HTTP."""
+    worker = {"served-name": row.served_name, "dtype": row.dtype, "max-tokens": row.max_tokens, "threads": threads}
+    frontend = {"http-listen": "127.0.0.1:0"} | PATIENT_FRONTEND
+    with running_stack(str(folder), worker=worker | PATIENT_WORKER | dict(row.ours), frontend=frontend) as running:
+        yield replace(server_of(running), address=running.frontends[0].http_url)
 
 
-def reason(side: str, error: SystemExit) -> str:
-    """Gives the first line of why a peer is absent, without a path of this machine. Raises the error where the side is
-    ours, and where it is a signal's."""
-    if not isinstance(error.code, str) or side == OURS:
-        raise error
-    tell(f"{side}: {error.code}")
-    return error.code.partition("\n")[0].partition(" (/")[0]
+@contextmanager
+def vllm(row: Row, folder: Path, flags: Sequence[str], cores: Sequence[int]) -> Iterator[Server]:
+    """Runs vLLM on the same files. Exits where `make vllm` has not installed it."""
+    port = str(free_port())
+    command: list[str | Path] = [program_of("vllm", "vllm"), "serve", folder]
+    command += ["--runner", "pooling", "--dtype", row.dtype, "--max-model-len", str(row.max_tokens)]
+    command += ["--served-model-name", row.served_name, "--host", "127.0.0.1", "--port", port]
+    command += ["--disable-uvicorn-access-log", *flags]
+    if row.kind == "tokens":
+        command += ["--pooler-config", '{"task": "token_embed"}']
+    places = ([folder / name for name in names for folder in LIBRARIES] for names in PRELOADED)
+    preloaded = [present[0] for paths in places if (present := [path for path in paths if path.is_file()])]
+    environment = HUGE_PAGES | CACHE | {"LD_PRELOAD": ":".join(map(str, preloaded))}
+    environment |= {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0", "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores))}
+    url = f"http://127.0.0.1:{port}"
+    with other_server(f"{row.name}, vLLM", command, url, environment) as processes:
+        yield Server(address=url, pids={"vllm": processes})
 
 
-def _cases(figures: Measurements, limits: Sequence[Figures]) -> list[dict[str, Any]]:
-    """Makes the JSON of all cases. In a case stand the sides that were measured in all rounds; products alone are one
-    of them where tokens are counted."""
-    cases = []
-    for name, sides in figures.items():
-        whole: Mapping[str, Sequence[Figures]] = {
-            side: rounds for side, rounds in sides.items() if len(rounds) == len(limits)
-        }
-        if all(RATE in rounds[0] for rounds in whole.values()):
-            whole = shares({**whole, ALONE: limits}, RATE)
-        cases.append(case(name, whole, OURS, COMPARED))
-    return cases
-
-
-def limit(row: Row, threads: int) -> float:
+def products(row: Row) -> Figures:
     """Measures how many tokens a second there would be if nothing but the products of linear layers took time."""
-    torch.set_num_threads(threads)
     shape, run = roofline.shape(row.model), our_kernels.product(getattr(torch, row.dtype))
     flops = run() / our_kernels.seconds(run, torch.device("cpu"), LAUNCHES)
     layers, projected = row.layers or shape.layers, row.projected or shape.projected
-    return flops / (2 * replace(shape, layers=layers, projected=projected).weights)
+    return {RATE: flops / (2 * replace(shape, layers=layers, projected=projected).weights)}
 
 
-def turn(row: Row, of: Case, server: ReadyServer, seconds: float, scale: str, number: int) -> dict[str, float]:
-    """Runs the clients of a case in the round of this `number`, in a process of their own, and gives their figures with
-    the server's CPU and memory. Exits where they fail."""
-    wanted = {"row": row.name, "case": of.name, "url": server.url, "seconds": seconds, "scale": scale}
-    wanted |= {"round": number, "watch": server.pids}
-    command = [sys.executable, "-m", "benchmarks.published.driver", json.dumps(wanted)]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | modules_of(ROOT), stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-        sys.exit(f"{row.name}, {of.name}: the clients ended with {done.returncode}")
-    figures: dict[str, float] = json.loads(done.stdout)
-    return figures | {
-        f"server: {figure}": sum(figures[f"{name}: {figure}"] for name in server.pids)
-        for figure in ("CPU ms/request", "peak MiB")
-    }
-
-
-def main(arguments: argparse.Namespace) -> int:
-    """Runs `python -m benchmarks published`. A row that fails is told, and the next one is run."""
-    if arguments.cores:
-        os.sched_setaffinity(0, map(int, arguments.cores.split(",")))  # the servers and the clients inherit it
-    options = RunOptions(
-        scale=arguments.scale,
-        rounds=arguments.rounds,
-        seconds=arguments.seconds,
-        cores=sorted(os.sched_getaffinity(0)),
+def turn(row: Row, case: Case, server: Server, seconds: float, rounds: Iterator[int]) -> Figures:
+    """Runs the clients of a case, whose texts are others in every round."""
+    url, (seed, beside_seed) = server.address + PATHS[row.kind], row.seeds(case, next(rounds))
+    beside = case.beside and Load(
+        address=url,
+        workload=case.beside.workload,
+        clients=case.beside.clients,
+        seed=beside_seed,
+        model=row.served_name,
     )
-    every = rows(arguments.scale)
-    problems = [_keep(every[name], options, arguments.out) for name in arguments.row or every]
-    return int(any(problems))
+    return generated(
+        replace(server, address=url),
+        case.workload,
+        clients=case.clients,
+        requests=case.requests,
+        seconds=seconds,
+        warmup=WARM_UP * seconds,
+        seed=seed,
+        model=row.served_name,
+        reconnecting=row.reconnecting,
+        slowest=row.latency,
+        beside=beside,
+    )
 
 
-def _keep(row: Row, options: RunOptions, folder: Path) -> str:
-    """Measures a row, writes its result after each round, and prints the last one. Gives what went wrong."""
-    outcome: dict[str, Any] = {}
-    problem, scale = "", "" if options.scale == NORMAL else f"-{options.scale}"
-    try:
-        for outcome in measured(row, options):
-            result.write(outcome, folder / f"{row.name}{scale}.json")
-    except SystemExit as error:
-        if not isinstance(error.code, str):
-            raise  # a signal's, which ends everything
-        problem = error.code
-    except (OSError, ValueError) as error:
-        problem = repr(error)
-    if outcome:
-        print(f"**{outcome['says']}**\n\n{result.tables(outcome)}\n", flush=True)
-    if problem:
-        tell(f"{row.name}: {problem}")
-    return problem
-
-
-def tell(line: str) -> None:
-    """Prints a line on standard error."""
-    print(line, file=sys.stderr, flush=True)
+@contextmanager
+def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
+    """Starts all sides of a row and compares their answers; yields their turns. Exits where one does not start, and
+    where ours answers wrongly."""
+    row = rows(options.quick)[options.row]
+    seconds, cores = options.seconds if options.quick else row.seconds, sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores := cores[: options.threads])  # servers and clients inherit it
+    torch.set_num_threads(len(cores))
+    folder = written(row, options.folder / row.name)
+    model = reference(row, folder)
+    with ExitStack() as cleanup:
+        servers = {OURS: cleanup.enter_context(ours(row, folder, len(cores)))}
+        for setting, flags in row.vllm.items():
+            side = f"{VLLM}, {setting}" if setting else VLLM
+            servers[side] = cleanup.enter_context(vllm(row, folder, flags, cores))
+        options.notes["says"] = f"{row.says}; {row.served_name} in {row.dtype}. {row.published}."
+        options.notes["agreement"] = {
+            side: {REFERENCE: agreement(side, answers(row, server.address), model)} for side, server in servers.items()
+        }
+        options.settings.update(
+            seconds=seconds,
+            requests={case.name: case.requests for case in row.cases},
+            flags={f"{VLLM}, {setting}" if setting else VLLM: " ".join(flags) for setting, flags in row.vllm.items()},
+        )
+        cases: dict[str, dict[str, Turn]] = {}
+        for case in row.cases:
+            sides = {side: partial(turn, row, case, server, seconds, count()) for side, server in servers.items()}
+            cases[case.name] = {**sides, ALONE: partial(products, row)}
+        yield cases

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.accelerator.engine import HEADLINES, WORKLOADS
+from benchmarks.accelerator.engine import WORKLOADS
 from benchmarks.accelerator.run import LOADS
 from benchmarks.machine import ROOT
 from benchmarks.workloads import named
@@ -19,7 +19,7 @@ SIZE = ("--device", "cpu", "--scale", "tiny", "--seconds", "0.5", "--limit", "50
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_every_part_runs(tmp_path: Path) -> None:
-    """Each workload with its floor; profiles, attention, MaxSim; both services with p50 and p99."""
+    """Each workload with its floor; both services with p50 and p99."""
     out = tmp_path / "accelerator.json"
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"}
     command = [sys.executable, "-m", "benchmarks", "accelerator", *SIZE, "--out", str(out)]
@@ -30,6 +30,3 @@ def test_every_part_runs(tmp_path: Path) -> None:
     assert measured == {(name, count) for name in WORKLOADS for count in named("tiny")[name].in_flight}
     assert all(row["bound by"] and row["p99 ms"] >= row["p50 ms"] for row in (*found["rows"], *found["services"]))
     assert [row["workload"] for row in found["services"]] == [*LOADS]
-    assert {each.name for each in tmp_path.glob("*.txt")} == {f"accelerator-{name}.txt" for name in HEADLINES}
-    assert {row["head"] for row in found["attention"]} == {64, 128, 256}
-    assert len(found["maxsim"]) == 3

@@ -43,10 +43,7 @@ class FakeTarget:
         self._seconds, self._status = seconds, status
         self.under_way = self.most = 0
 
-    async def check(self) -> None:
-        """It is there."""
-
-    async def call(self, request: int) -> str:
+    async def __call__(self, request: int) -> str:
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         await asyncio.sleep(self._seconds)

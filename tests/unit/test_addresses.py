@@ -84,8 +84,3 @@ def test_other_reasons_are_told(
         binding.refuse_address("--listen", "box:50051")
     assert ended.value.code == 2
     assert capsys.readouterr().err == f"--listen = 'box:50051': the address cannot be bound{told}\n"
-
-
-def test_an_address_that_is_free_has_no_error() -> None:
-    assert binding._error_of_binding("127.0.0.1:0") is None
-    assert binding._error_of_binding("[::1]:0") is None or not socket.has_dualstack_ipv6()

@@ -40,6 +40,8 @@ def refusal(command: Command, arguments: list[str], printed: pytest.CaptureFixtu
         (new_key.main, "frontend_service.access.new_key", ["--prority", "bulk"], "--prority; did you mean --priority?"),
         (build.main, "gpu_worker.kernels.cpu.build", ["--al"], "--al; did you mean --all?"),
         (parse, "selvage.bulk", ["a.jsonl", "--ouput", "o"], "--ouput; did you mean --output?"),
+        (partial(run_as_program, "harness"), "harness", ["--frontent", "x"], "--frontent; did you mean --frontend?"),
+        (partial(run_as_program, "demo"), "demo", ["--modl", "x"], "--modl; did you mean --model?"),
     ],
 )
 def test_an_unknown_flag_is_refused_with_the_nearest(
@@ -48,16 +50,6 @@ def test_an_unknown_flag_is_refused_with_the_nearest(
     """In one line, and before one that is missing, which may be the same."""
     line = refusal(command, arguments, capsys)
     assert line == f"python -m {name}: unrecognized arguments: {told} (--help explains)"
-
-
-@pytest.mark.parametrize(
-    ("name", "flag", "near"), [("harness", "--frontent", "--frontend"), ("demo", "--modl", "--model")]
-)
-def test_programs_that_start_services_do_so_too(
-    name: str, flag: str, near: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    line = refusal(partial(run_as_program, name), [flag, "x"], capsys)
-    assert line == f"python -m {name}: unrecognized arguments: {flag}; did you mean {near}? (--help explains)"
 
 
 @pytest.mark.parametrize(
@@ -103,18 +95,6 @@ def test_the_two_processes_of_the_readme_open_http(monkeypatch: pytest.MonkeyPat
     settings = FrontendSettings.read(frontend.split())
     assert f"curl -s {settings.http_listen}/" in readme
     assert (WorkerSettings.read(worker.split()).listen,) == settings.worker
-
-
-@pytest.mark.parametrize("module", ["structlog", "torch", "google.protobuf"])
-def test_a_missing_package_is_told_with_the_extra_of_the_command(
-    module: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with process_as_it_was():
-        begin("worker")
-        error = ModuleNotFoundError(f"No module named {module!r}", name=module)
-        sys.excepthook(ModuleNotFoundError, error, None)
-    hint = "the extra worker brings it (in a checkout, pip install '.[worker]')"
-    assert capsys.readouterr().err == f"No module named {module!r}: {hint}\n"
 
 
 @pytest.mark.parametrize("module", ["_sqlite3", "gpu_worker.misspelt", None])

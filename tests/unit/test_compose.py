@@ -124,13 +124,6 @@ def test_a_gpu_worker_reserves_a_gpu_of_its_own(name: str, number: str) -> None:
     assert SERVICES[name]["environment"]["SELVAGE_WORKER_DEVICE"] == "cuda"
 
 
-def test_gpu_workers_differ_in_their_gpu_alone() -> None:
-    one, other = ({key: SERVICES[name][key] for key in SERVICES[name]} for name in GPUS)
-    for each in (one, other):
-        del each["deploy"], each["profiles"]
-    assert one == other
-
-
 def test_docker_compose_takes_it() -> None:
     """Where there is a docker-compose; elsewhere it is YAML with no key that version 1 lacks."""
     assert not {"name", "include"} & set(COMPOSE)

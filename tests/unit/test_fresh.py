@@ -75,12 +75,3 @@ def test_a_file_replaced_while_it_is_read_is_looked_at_again(tmp_path: Path, clo
     assert fresh.value == 1
     clock.later()
     assert fresh.value == 333
-
-
-def test_what_makes_no_sense_at_first_is_raised(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    with pytest.raises(FileNotFoundError):
-        Fresh([str(path)], number, pytest.fail)
-    path.write_text("no number")
-    with pytest.raises(ValueError, match="no number"):
-        Fresh([str(path)], number, pytest.fail)

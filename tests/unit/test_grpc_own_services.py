@@ -5,7 +5,6 @@ import struct
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -17,7 +16,6 @@ from grpc_reflection.v1alpha import reflection_pb2
 from grpc_status import rpc_status
 
 from shared.caller import Caller
-from shared.errors import Unauthenticated
 from shared.server.admission import Bounds
 from shared.server.calls import Calls
 from shared.server.grpc_server import Server
@@ -36,13 +34,6 @@ METHODS = {
     for service in file.services_by_name.values()
     for method in service.methods
 }
-
-
-def identified(caller: Caller) -> Caller:
-    """By a key, as ApiKeys does."""
-    if not caller.secret:
-        raise Unauthenticated("an API key is needed")
-    return replace(caller, key=caller.secret, credential=caller.secret)
 
 
 @asynccontextmanager
@@ -134,40 +125,19 @@ REQUESTS: dict[str, Message] = {
 }
 
 
-async def opened_of_many(channel: grpc.aio.Channel, method: str, calls: AsyncExitStack, **options: Any) -> int:
-    """How many of twice as many streams as there may be are opened; the others are refused by name."""
-    asked = [opened(channel, method, REQUESTS[method], **options) for _ in range(2 * STREAMS)]
-    outcomes = await asyncio.gather(*asked, return_exceptions=True)
-    refused = [each for each in outcomes if isinstance(each, BaseException)]
-    for error in refused:
-        assert isinstance(error, grpc.aio.AioRpcError)
-        assert details(error) == ("OVERLOADED", "")
-        assert "are open, the limit is" in str(error.details())
-    for each in outcomes:
-        if isinstance(each, tuple):
-            calls.callback(each[0].cancel)
-    return len(outcomes) - len(refused)
-
-
-@pytest.mark.parametrize("method", [WATCH, REFLECT])
-async def test_watches_have_places_of_their_own(method: str) -> None:
-    """Beside those of embedding; with its end its place is free."""
-    calls = Calls(timeout=60, bounds=Bounds(streams=1, health=STREAMS))
+async def test_watches_and_reflection_have_places_of_their_own() -> None:
+    """Beside those of embedding; all others are refused, and checks are not."""
+    calls = Calls(timeout=60, bounds=Bounds(streams=1, health=len(REQUESTS)))
     async with served(calls) as (_, channel):
-        async with AsyncExitStack() as streams:
-            streams.enter_context(calls.stream(HELD))
-            assert await opened_of_many(channel, method, streams) == STREAMS
-            assert await opened_of_many(channel, method, streams) == 0
-            assert calls.admission.refused["health"] == 3 * STREAMS
+        with calls.stream(HELD):
+            streams = [(await opened(channel, *request))[0] for request in REQUESTS.items()]
+            for request in REQUESTS.items():
+                refused = await refusal(channel, *request)
+                assert refused is not None
+                assert details(refused) == ("OVERLOADED", "")
             assert await status_of(channel) == health_pb2.HealthCheckResponse.SERVING
-        await eventually(lambda: not calls.admission.streams)
-        await opened(channel, method, REQUESTS[method])
-
-
-async def test_health_needs_no_key() -> None:
-    async with served(Calls(timeout=60, identify=identified)) as (_, channel):
-        await opened(channel, WATCH, REQUESTS[WATCH])
-        assert await status_of(channel) == health_pb2.HealthCheckResponse.SERVING
+            for stream in streams:
+                stream.cancel()
 
 
 async def test_a_check_is_answered_whatever_else_is_asked() -> None:

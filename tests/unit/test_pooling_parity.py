@@ -1,7 +1,6 @@
 """The frontend's token pooling against the one it repeats, that of sentence-transformers."""
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -43,23 +42,6 @@ def test_random_rows(
     left = agree(unit(rows) if of_unit else rows, factor, protected, normalize)
     assert left <= TokenPooling(factor=factor, protected=protected).rows_left(n)
     assert left == TokenPooling(factor=factor, protected=protected).rows_left(n) or not of_unit
-
-
-@pytest.mark.parametrize("factor", [1.3, 2.0, 4.0])
-@pytest.mark.parametrize("normalize", [True, False])
-def test_rows_like_those_of_a_text(factor: float, normalize: bool) -> None:
-    """200 unit rows of 128 dimensions, each like its neighbours."""
-    generator = np.random.default_rng(3)
-    walk = generator.standard_normal((200, 128)).cumsum(axis=0) + 3 * generator.standard_normal((200, 128))
-    assert agree(unit(walk).astype(np.float32), factor, 1, normalize) == 1 + int(199 // factor)
-
-
-@pytest.mark.parametrize("protected", [0, 1, 2, 3])
-@pytest.mark.parametrize("n", [0, 1, 2, 3])
-def test_hardly_any_rows(n: int, protected: int) -> None:
-    """None, one, and no more than are protected; at a factor that leaves one of all the others."""
-    rows = unit(np.random.default_rng(n).standard_normal((n, 8))).astype(np.float32)
-    assert agree(rows, 10, protected, True) == (n if n <= protected else protected + 1)
 
 
 @given(st.integers(1, 40), st.integers(1, 4), factors)

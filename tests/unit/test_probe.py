@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -31,8 +32,12 @@ def server() -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("service", "status"), [("good", 0), ("", 0), ("bad", 1), ("unknown", 1)])
-def test_the_probe_tells_by_its_status(server: str, service: str, status: int) -> None:
-    assert status == probe.main([server, service, "--timeout", "240"])
+def test_the_probe_tells_by_its_status_and_ends_no_server_that_answers(server: str, service: str, status: int) -> None:
+    """A frontend without a worker is not ready, and does not hang."""
+    ended: list[str] = []
+    end = partial(ended.append, service)
+    assert status == probe.main([server, service, "--timeout", "240", "--end-hung"], end)
+    assert not ended
 
 
 def test_the_probe_fails_where_nobody_answers() -> None:
@@ -47,14 +52,6 @@ def test_the_probe_ends_a_server_that_hangs() -> None:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         assert probe.main([address, "good", "--timeout", "0.2", "--end-hung"], lambda: ended.append(address)) == 1
     assert ended == [address]
-
-
-@pytest.mark.parametrize("service", ["good", "bad", "unknown"])
-def test_the_probe_ends_no_server_that_answers(server: str, service: str) -> None:
-    """A frontend without a worker is not ready, and does not hang."""
-    ended: list[None] = []
-    probe.main([server, service, "--end-hung"], lambda: ended.append(None))
-    assert not ended
 
 
 def test_the_probe_ends_no_server_that_is_not_there() -> None:

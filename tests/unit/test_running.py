@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from harness.environment import ROOT, python_path
-from harness.serving import meaning
 
 PROGRAM = """
 import asyncio
@@ -41,19 +40,3 @@ def test_a_signal_lets_a_program_stop_what_it_started(number: signal.Signals, st
     process.send_signal(number)
     said, errors = process.communicate()
     assert (said, errors, process.returncode) == ("stopped what it started\n", "", status)
-
-
-@pytest.mark.parametrize(
-    ("status", "said"),
-    [
-        (69, "its device is lost"),
-        (2, "a setting or the model was refused"),
-        (1, "it failed"),
-        (0, "told to stop by somebody else"),
-        (-signal.SIGKILL, "SIGKILL: by hand, or by the system for want of memory"),
-        (-signal.SIGSEGV, "SIGSEGV, a signal"),
-    ],
-)
-def test_what_an_exit_status_means(status: int, said: str) -> None:
-    """As `make serve` tells it of a process that ended by itself."""
-    assert said in meaning(status)

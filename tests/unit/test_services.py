@@ -1,20 +1,14 @@
 """The names of services: written down once, in the contracts."""
 
 import importlib
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from frontend_service.api.selvage_v1 import servicers
 from frontend_service.api.tei_v1 import tei_servicers
-from frontend_service.domain.limits import Limits
-from frontend_service.frontend import Frontend
-from frontend_service.services.pipeline import Pipeline
 from frontend_service.workers import job_stream, link
 from gpu_worker.link import outbox
-from shared.server.calls import Calls
 from shared.server.options import PUBLIC_SERVICES, TEI_SERVICES, WORKER_SERVICES
 
 STUBS = Path(__file__).parents[2] / "client"
@@ -36,28 +30,6 @@ def services_below(folder: str) -> set[str]:
 def test_no_service_of_a_contract_is_forgotten(folder: str, names: tuple[str, ...]) -> None:
     """Health tells of every one, and the harness waits for it."""
     assert services_below(folder) == set(names)
-
-
-class Registrar:
-    """As much of a server as registering needs."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def add_generic_rpc_handlers(self, handlers: tuple[Any, ...]) -> None:
-        self.names += [handler.service_name() for handler in handlers]
-
-    def add_registered_method_handlers(self, name: str, handlers: dict[str, Any]) -> None:
-        assert name in self.names
-
-
-async def test_the_frontend_registers_just_these() -> None:
-    server, threads = Registrar(), ThreadPoolExecutor(1)
-    worker: Any = None
-    frontend = Frontend(Pipeline(worker, Limits(), threads, threads), Calls(timeout=600))
-    for api in (servicers, tei_servicers):
-        api.register(frontend, server)  # type: ignore[arg-type]
-    assert server.names == [*PUBLIC_SERVICES, *TEI_SERVICES]
 
 
 @pytest.mark.parametrize(

@@ -1,50 +1,22 @@
-"""The choice of batches, cosines, and which side is compared with which."""
+"""Cosines, and which side is compared with which."""
 
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks import bulk, offline, result
-from benchmarks.benchmark import ALONE, FORMATS, SHARE, case, counterpart, number_format, shares
-from benchmarks.offline import EXACT, OUR_SIDE, SIDES, Side, choices, cosines, fastest
-from benchmarks.workloads import MAX_TOKENS, MINILM, SHAPES, minilm_ids, mixes
+from benchmarks.benchmark import ALONE, SHARE, case, counterpart, number_format, shares
+from benchmarks.offline import EXACT, OUR_SIDE, SIDES, compared
 
 
 class FakePeer:
-    """A peer whose time depends on its arguments, and whose rows are the ones that it was made with."""
+    """A peer whose rows are the ones that it was made with."""
 
-    def __init__(self, rows: Any = None) -> None:
-        self.rows, self.runs = rows, list[dict[str, Any]]()
-
-    def run(self, side: str, turn: float, **arguments: Any) -> dict[str, float]:
-        self.runs.append(arguments)
-        return {"seconds": abs(arguments["batch_size"] - 8) + arguments.get("streams", 0) / 10}
+    def __init__(self, rows: Any) -> None:
+        self._rows = rows
 
     def outcome(self, side: str, **arguments: Any) -> Any:
-        return np.array(self.rows)
-
-
-def test_choices_are_those_that_the_texts_allow() -> None:
-    """No batch is larger than the texts are many, and several at a time need as many."""
-    runtime, theirs = Side(process="x", sizes=(2, 8), streams=True), Side(process="x", sizes=(2, 8))
-    assert choices(Side(process="x"), 8, 2) == [{}]
-    assert choices(theirs, 4, 2) == [{"batch_size": 2}, {"batch_size": 4}]
-    assert choices(runtime, 1, 2) == [{"batch_size": 1, "streams": 1}]
-    assert choices(runtime, 8, 1) == [{"batch_size": 2, "streams": 1}, {"batch_size": 8, "streams": 1}]
-    assert [tuple(each.values()) for each in choices(runtime, 8, 2)] == [(2, 1), (2, 2), (8, 1)]
-
-
-def test_the_fastest_choice_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In turns, for one side and one mix; a side without a choice is not measured."""
-    monkeypatch.setattr(offline, "TUNED", {})
-    peer: Any = FakePeer()
-    among = [{"batch_size": size, "streams": count} for size in (2, 8) for count in (1, 2)]
-    for _ in range(2):
-        assert fastest("a", peer, "mix", among) == {"file": "mix", "batch_size": 8, "streams": 1}
-    assert [each["batch_size"] for each in peer.runs] == [2, 2, 8, 8] * 2
-    assert fastest("b", peer, "mix", [{}]) == {"file": "mix"}
-    assert len(peer.runs) == 8
+        return np.array(self._rows)
 
 
 def test_cosines_are_to_the_exact_side_whatever_the_length_of_a_row() -> None:
@@ -52,64 +24,23 @@ def test_cosines_are_to_the_exact_side_whatever_the_length_of_a_row() -> None:
     exact, near = [[1.0, 0.0], [0.0, 1.0]], [[0.5, 0.0], [0.6, 0.8]]
     int8 = "OpenVINO int8, best batch"
     peers: dict[str, Any] = {SIDES[EXACT].process: FakePeer(exact), SIDES[int8].process: FakePeer(near)}
-    found = cosines(peers, {EXACT: {}, int8: {}})
-    assert found[EXACT] == {"mean cosine": 1, "lowest cosine": 1}
-    assert found[int8] == pytest.approx({"mean cosine": 0.9, "lowest cosine": 0.8})
+    figures = compared(peers, {EXACT: {}, int8: {}})
+    assert figures[EXACT] == {"mean cosine": 1, "lowest cosine": 1}
+    assert figures[int8] == pytest.approx({"mean cosine": 0.9, "lowest cosine": 0.8})
     peers[SIDES[OUR_SIDE].process] = FakePeer([[1.0, 1e-3], [0.0, 1.0]])
     with pytest.raises(AssertionError, match=OUR_SIDE):
-        cosines(peers, {EXACT: {}, OUR_SIDE: {}})
+        compared(peers, {EXACT: {}, OUR_SIDE: {}})
 
 
 def test_a_side_is_compared_with_ours_in_its_number_format() -> None:
     """With float32's where ours has none in it; our other formats with our float32; shares are of products in it."""
-    assert [number_format(name) for name in (EXACT, "selvage int8", "OpenVINO bfloat16, best batch")] == [
-        "float32",
-        "int8",
-        "bfloat16",
-    ]
-    sides = {OUR_SIDE: 100.0, "selvage int8": 300.0, "OpenVINO int8": 150.0, "OpenVINO bfloat16": 200.0}
-    assert counterpart("OpenVINO bfloat16", sides, "selvage") == "selvage"
+    sides = {EXACT: "float32", "selvage int8": "int8", "OpenVINO bfloat16, best batch": "bfloat16"}
+    assert {side: number_format(side) for side in sides} == sides
+    rates = {OUR_SIDE: 100.0, "selvage int8": 300.0, "OpenVINO int8": 150.0, "OpenVINO bfloat16": 200.0}
+    assert counterpart("OpenVINO bfloat16", rates, "selvage") == "selvage"
     limits = {ALONE: 200.0, f"{ALONE}, int8": 600.0}
-    figures = {name: [{"tokens/s": rate}] for name, rate in (sides | limits).items()}
-    told = shares(figures, "tokens/s")
-    assert {name: told[name][0].get(SHARE) for name in sides} == dict(zip(sides, (50, 50, 25, None), strict=True))
-    over = case("a mix", told, OUR_SIDE, ("tokens/s",))["ours_over"]
-    ratios = {name: each["tokens/s"]["median"] for name, each in over.items()}
+    shared = shares({name: [{"tokens/s": rate}] for name, rate in (rates | limits).items()}, "tokens/s")
+    assert {name: shared[name][0].get(SHARE) for name in rates} == dict(zip(rates, (50, 50, 25, None), strict=True))
+    over = case("a mix", shared, OUR_SIDE, ("tokens/s",))["ours_over"]
+    ratios = {name: ratio["tokens/s"]["median"] for name, ratio in over.items()}
     assert ratios == {"selvage int8": 0.3333, "OpenVINO int8": 2, "OpenVINO bfloat16": 0.5}
-
-
-def test_the_tables_name_what_was_not_measured_and_tell_cosines_to_five_digits() -> None:
-    """Many sides have a row each; one column has ours over each in its number format."""
-    names = [*SIDES][:11]
-    sides = {name: [{"tokens/s": 10.0, "lowest cosine": 0.99996}] for name in names}
-    found = {"absent": {"a side": "no such products"}, "cases": [case("a mix", sides, OUR_SIDE, ("tokens/s",))]}
-    lines = result.tables(found).splitlines()
-    assert lines[0] == "Not measured: a side: no such products."
-    assert lines[4] == "|  | tokens/s | lowest cosine | tokens/s: selvage in its number format over it |"
-    assert lines[6:8] == [f"| {OUR_SIDE} | 10 | 0.99996 |  |", "| selvage bfloat16 | 10 | 0.99996 | 1 |"]
-    assert len(lines) == 6 + len(names)
-
-
-def test_sides_and_mixes_are_of_every_shape() -> None:
-    """Every product in every format that it has; larger shapes have fewer texts."""
-    assert [f"selvage {dtype}" for dtype in FORMATS] == [name for name in SIDES if name.startswith("selvage")]
-    for shape in (MINILM, *SHAPES):
-        assert list(mixes(shape)) == ["16 tokens", "32 tokens", "lognormal", "512 tokens"]
-        assert all(mixes(shape).values())
-    assert sum(mixes("qwen3-0.6b")["32 tokens"]) * 8 == sum(mixes(MINILM)["32 tokens"]) == 4096
-
-
-def test_real_texts_are_among_the_mixes_of_the_real_model() -> None:
-    """Docstrings, as MiniLM's tokenizer cuts them; a random model has no use for them."""
-    drawn, real = offline.texts_of("bge-base", True), offline.texts_of(MINILM, True)
-    assert set(real) - set(drawn) == {"docstrings"}
-    assert len(real["docstrings"]) == offline.DOCSTRINGS
-    assert all(ids[0] == 101 and ids[-1] == 102 and 2 < len(ids) <= MAX_TOKENS for ids in real["docstrings"])
-
-
-def test_files_have_drawn_and_real_texts_with_their_ids() -> None:
-    """Those of the files, and those that the engine alone gets."""
-    texts = bulk._texts(True)
-    assert [len(lines) for lines, _ in texts.values()] == [bulk.QUICK, bulk.QUICK]
-    for lines, ids in texts.values():
-        assert list(map(len, minilm_ids(lines))) == list(map(len, ids))

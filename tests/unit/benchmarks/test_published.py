@@ -1,64 +1,53 @@
-"""The published tables: what is asked, and who answers. No vLLM: fakes over HTTP, and our own engine."""
+"""The published tables: what is asked, and answers beside the model's own code. No vLLM: our own engine."""
 
-import asyncio
-import json
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-from urllib.request import urlopen
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from benchmarks.__main__ import parser
-from benchmarks.benchmark import ALONE, SHARE
-from benchmarks.load.generator import Window
-from benchmarks.load.loops import Call, LoadFailed
-from benchmarks.load.processor import CpuSeconds, is_running
-from benchmarks.load.target import HttpTarget, texts_of
+from benchmarks.benchmark import OURS
+from benchmarks.load.target import CHECKED, texts_of
 from benchmarks.machine import ROOT
-from benchmarks.peers.process import free_port
-from benchmarks.published import model, page, run, servers
-from benchmarks.published.driver import COMPARED, body, drive, figures, rows_of, seeds
-from benchmarks.published.rows import OURS, VLLM, Case, Row, rows
-from benchmarks.published.servers import Launch, ReadyServer, started
-from benchmarks.workloads import INSTRUCTED
-from harness.random_models import synthetic
-from support.published import CASE, ROW, fake
+from benchmarks.published import model as files
+from benchmarks.published import page
+from benchmarks.published.rows import COMPARED, VLLM, Case, Row, rows
+from benchmarks.workloads import INSTRUCTED, Workload
+from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.model.loading import load
+from gpu_worker.model.source import LoadOptions
+from harness.random_models import shapes, synthetic
+from shared.vectors import ScoringMethod
+from support.tiny import CPU, ask, embed, score, scores
+
+TEXTS = Workload(name="texts", says="texts of 5 tokens", model="random:tiny-bert", requests=((5,), (9,), (30,)))
 
 
-@pytest.fixture(autouse=True)
-def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "MODELS", tmp_path)
-    monkeypatch.setattr(model, "MODELS", tmp_path)
-
-
-@pytest.fixture
-def server() -> Iterator[ReadyServer]:
-    with started("fake", fake("rows")) as running:
-        yield running
+def row_of(workload: Workload, **options: int) -> Row:
+    case = Case(name="alone", workload=workload, clients=1)
+    row = Row(name="fake", says="texts", published="nowhere", cases=(case,), dtype="float32", max_tokens=64)
+    return replace(row, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("row", rows().values(), ids=lambda row: row.name)
-def test_every_text_has_its_tokens(row: Row) -> None:
-    """By the tokenizer that both servers read; of MiniLM's, test_workloads tells."""
+def test_every_text_has_its_tokens_and_a_server_has_seen_none_that_counts(row: Row) -> None:
+    """By the tokenizer that both servers read. Texts differ between rounds, cases and loads, and from those that are
+    sent before: vLLM keeps what it computed."""
     tokenizer = Tokenizer.from_str(synthetic.tokenizer(30_000).content.decode())
-    for case in row.cases:
-        for stream in case.streams:
-            workload = replace(stream.workload, requests=stream.workload.requests[:3])
-            if not workload.model.startswith("random:"):
-                continue
+    for case in filter(None, (*row.cases, *(case.beside for case in row.cases))):
+        if case.workload.model.startswith("random:"):
+            workload = replace(case.workload, requests=case.workload.requests[:3])
             for texts, lengths in zip(texts_of(workload, 1), workload.requests, strict=True):
                 assert [len(tokenizer.encode(text).ids) for text in texts] == list(lengths)
+    seeds = [seed for number in range(3) for case in row.cases for seed in row.seeds(case, number)]
+    assert len({*seeds, COMPARED, CHECKED}) == len(seeds) + 2
 
 
 def test_prompts_of_token_rows_repeat_three_words_and_differ_between_requests() -> None:
     """A prefix cache would answer for prompts that it has seen. Prompts of a request have nothing in common, or the
     shorter ones are the beginnings of the longer ones."""
-    apart, alike = (texts_of(case.stream.workload, 1) for case in rows()["token-embeddings"].cases)
+    apart, alike = (texts_of(case.workload, 1) for case in rows()["token-embeddings"].cases)
     for requests in (apart, alike):
         assert [len(texts) for texts in requests] == [16] * 64
         prompts = [text.split() for texts in requests for text in texts]
@@ -72,245 +61,77 @@ def test_prompts_of_the_burst_have_an_instruction_of_21_tokens() -> None:
     """With [CLS]; the reference leaves out as many as our loader does, by the mark in the text."""
     (case,) = rows()["instruct-burst"].cases
     tokenizer = Tokenizer.from_str(synthetic.tokenizer(30_000).content.decode())
-    prompts = [text for (text,) in texts_of(case.stream.workload, 1)]
+    prompts = [text for (text,) in texts_of(case.workload, 1)]
     befores = {text.partition(INSTRUCTED)[0] + INSTRUCTED for text in prompts}
     assert [len(tokenizer.encode(before).ids) - 1 for before in befores] == [21]
     assert len(set(prompts)) == len(prompts) == 500
 
 
-def test_the_short_texts_are_asked_alone_and_beside_long_ones() -> None:
-    """The same short texts; the long ones all differ."""
-    alone, *busy = rows()["short-beside-long"].cases
-    for case, tokens in zip(busy, (4096, 8192), strict=True):
-        assert alone.stream == case.stream
-        assert case.beside is not None
-        long = [text for (text,) in texts_of(case.beside.workload, 2)]
-        assert len(set(long)) == len(long) == 64
-        assert all(len(text.split()) + 2 == tokens for text in long)
+@pytest.mark.parametrize("model", ["tiny-bert", "tiny-qwen3", "tiny-electra", "GritLM-0.3B"])
+def test_written_files_give_the_rows_of_the_models_own_code(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mean, last token, first token, and a mean without an instruction; our loader reads the pooling from the files
+    that vLLM reads it from."""
+    tiny = ("tiny-mistral-bidirectional", shapes.HEADED["gritlm-0.3b"][1])
+    monkeypatch.setitem(synthetic.HEADED, "gritlm-0.3b", tiny)
+    workload = replace(TEXTS, model=f"random:{model}")
+    if "GritLM" in model:
+        workload = replace(workload, requests=((45,), (50,)), instruction=21)
+    row = row_of(workload)
+    folder = files.written(row, tmp_path / "model")
+    ours = [vector[None] for texts in texts_of(workload, COMPARED) for vector in embed(folder, texts)]
+    agreement = files.agreement(OURS, ours, files.reference(row, folder))
+    assert agreement["least cosine without what all rows share"] > 0.99999
 
 
-def test_rows_of_an_answer_come_in_the_order_of_the_texts(server: ReadyServer) -> None:
-    """Whatever order the server gives them in; other counts of tokens are an error."""
-    texts = ["a b c", "a"]
-    with urlopen(f"{server.url}/v1/embeddings", body("dense", "fake", texts)) as reply:
-        answer = reply.read()
-    assert [rows.tolist() for rows in rows_of("dense", answer, [5, 3])] == [[[5, 1]], [[3, 1]]]
-    with pytest.raises(ValueError, match="have 9 tokens, and the server counted 8"):
-        rows_of("dense", answer, [5, 4])
+def test_the_reference_of_minilm_reads_long_texts_whole(tmp_path: Path) -> None:
+    """As our loader does; the file of its tokenizer would cut them at 128 tokens."""
+    row = rows()["clients"]
+    folder = files.written(row, tmp_path)
+    (probe, *_), reference = files.probes(row), files.reference(row, folder)
+    assert files.agreement(OURS, [embed(folder, probe[0])], reference[:1])["least cosine"] > 0.99999
 
 
-def test_token_rows_and_scores_are_read_too() -> None:
-    """A matrix for each text; scores by the documents' order, not by rank."""
-    sent = json.loads(body("tokens", "fake", ["a"]))
-    assert (sent["task"], sent["encoding_format"]) == ("token_embed", "base64")
-    data = [{"index": 0, "data": "AACAPwAAAEAAAEBAAACAQA=="}]
-    (rows,) = rows_of("tokens", json.dumps({"data": data, "usage": {"prompt_tokens": 2}}).encode(), [2])
-    assert rows.tolist() == [[1, 2], [3, 4]]
-    assert json.loads(body("rerank", "fake", ["q", "a", "b"])) == {
-        "model": "fake",
-        "query": "q",
-        "documents": ["a", "b"],
-    }
+def test_a_written_colbert_gives_the_scores_of_the_models_own_code(tmp_path: Path) -> None:
+    """By our loader, with the file of the row; without it our worker would add markers and expand queries."""
+    row = row_of(replace(TEXTS, kind="rerank", requests=((5, 9, 30), (7, 12, 20))), projected=48)
+    folder = files.written(row, tmp_path / "model")
+    model = load(str(folder), CPU, LoadOptions(late=ROOT / rows()["late-interaction"].ours["late-interaction"]))
+    assert model.recipe.multi_vector is not None
+    reader = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    for (texts, _), expected in zip(files.probes(row), files.reference(row, folder), strict=True):
+        ids = [reader.encode(text).ids for text in texts]
+        result = ask(ModelEngine(model), score(ScoringMethod.LATE_INTERACTION, 1), ids)
+        np.testing.assert_allclose(scores(result).T, expected, rtol=1e-5)
+
+
+def test_answers_of_a_server_that_mixes_its_texts_up_do_not_agree() -> None:
+    """Though all rows are so alike that cosines do not tell. Nothing is measured of a wrong answer of ours; a peer's
+    stands beside its speed."""
+    draw = np.random.default_rng(1)
+    good = [(np.ones((1, 64)) + 0.01 * draw.normal(size=(1, 64))).astype(np.float32) for _ in range(4)]
+    same, mixed = files.agreement(OURS, good, good), files.agreement(OURS, good[::-1], good)
+    assert same == {"mean cosine": 1, "least cosine": 1, "least cosine without what all rows share": 1}
+    assert mixed["least cosine"] > 0.999
+    assert mixed["least cosine without what all rows share"] < 0.5
+    right, wrong = [np.array([[1, 0]], dtype=np.float32)], [np.array([[0.6, 0.8]], dtype=np.float32)]
+    assert files.agreement(VLLM, wrong, right) == {"mean cosine": 0.6, "least cosine": 0.6}
+    with pytest.raises(SystemExit, match="selvage: cosines to the model in float32"):
+        files.agreement(OURS, wrong, right)
+
+
+def test_answers_are_read_in_the_order_of_the_texts() -> None:
+    """Rows of token vectors and scores too, which come by rank; other counts of tokens are an error."""
+    entries = [{"index": 1, "embedding": "AACAPwAAAEA="}, {"index": 0, "embedding": "AABAQAAAgEA="}]
+    reply = {"data": entries, "usage": {"prompt_tokens": 5}}
+    assert [row.tolist() for row in files.rows_of("dense", reply, [3, 2])] == [[[3, 4]], [[1, 2]]]
+    with pytest.raises(ValueError, match="have 6 tokens, and the server counted 5"):
+        files.rows_of("dense", reply, [3, 3])
+    data = {"data": [{"index": 0, "data": "AACAPwAAAEAAAEBAAACAQA=="}], "usage": {"prompt_tokens": 2}}
+    assert files.rows_of("tokens", data, [2])[0].tolist() == [[1, 2], [3, 4]]
     results = [{"index": 1, "relevance_score": 0.5}, {"index": 0, "relevance_score": 0.25}]
-    (scores,) = rows_of("rerank", json.dumps({"results": results}).encode(), [1, 2, 2])
-    assert scores.tolist() == [[0.25, 0.5]]
-
-
-async def test_clients_report_rates_latencies_errors_and_cpu(server: ReadyServer) -> None:
-    """Of the window; refused calls are errors and no latencies."""
-    told = await drive(ROW, CASE, server.url, 0.5, server.pids)
-    assert told["errors"] == 0
-    assert told["tokens/s"] == pytest.approx(7 * told["requests/s"], rel=0.1)
-    assert told["p50 ms"] <= told["p95 ms"] <= told["p99 ms"]
-    assert told["fake: peak MiB"] > 1
-    assert told["fake: CPU ms/request"] >= 0  # ticks of 10 ms
-    assert told["clients: CPU ms/request"] >= 0
-    with started("refusing", fake("refuse")) as refusing:
-        told = await drive(ROW, CASE, refusing.url, 0.5, refusing.pids)
-    assert told["errors"] > 0
-
-
-@pytest.mark.parametrize("row", rows().values(), ids=lambda row: row.name)
-def test_a_server_has_seen_no_text_that_counts(row: Row) -> None:
-    """Texts differ between rounds, cases and streams, and from those that are compared: vLLM keeps what it computed."""
-    chosen = [seed for number in range(3) for case in row.cases for seed in seeds(row, case, number)]
-    assert len({*chosen, COMPARED}) == len(chosen) + 1
-
-
-async def test_the_call_that_checks_a_server_has_texts_that_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So what it tells the server is no text that counts."""
-    sent: list[bytes] = []
-
-    async def post(self: HttpTarget, body: bytes) -> str:
-        sent.append(body)
-        return "OK"
-
-    monkeypatch.setattr(HttpTarget, "_post", post)
-    case = replace(CASE, stream=replace(CASE.stream, requests=2))
-    await drive(ROW, case, "http://nowhere", 0.5, {}, number=1)
-    first, *counted = sent
-    assert json.loads(first)["input"] == texts_of(CASE.stream.workload, COMPARED)[0]
-    expected = texts_of(CASE.stream.workload, *seeds(ROW, CASE, 1))
-    assert [json.loads(body)["input"] for body in counted] == expected
-    assert first not in counted
-
-
-@pytest.mark.parametrize("reconnecting", [True, False])
-def test_the_published_client_has_a_connection_a_request(server: ReadyServer, reconnecting: bool) -> None:
-    """Others keep theirs."""
-    case = replace(CASE, stream=replace(CASE.stream, requests=20))
-    asyncio.run(drive(replace(ROW, reconnecting=reconnecting), case, server.url, 0.5, {}))
-    with urlopen(f"{server.url}/health") as reply:
-        connections = json.loads(reply.read())["connections"]
-    assert (connections > 20) == reconnecting
-
-
-def window(measured: list[float], beside: list[float]) -> Window:
-    calls = [[Call(due=end - 0.5, ended=end, status="OK", request=0) for end in ends] for ends in (measured, beside)]
-    spent = {"worker": CpuSeconds(whole=4.0, event_loop=0.0)}
-    return Window(calls=calls, spent=spent, start=10.0, stop=14.0)
-
-
-def test_figures_are_of_the_measured_stream_and_what_runs_beside_has_its_own() -> None:
-    """CPU is of everything, over the measured requests."""
-    case = replace(CASE, beside=replace(CASE.stream, clients=1))
-    told = figures(case, window([9, 10, 11, 12, 13, 14.5], [9, 12]))
-    assert told["requests/s"] == 1
-    assert told["beside: requests/s"] == pytest.approx(1 / 3)
-    assert told["worker: CPU ms/request"] == 1000
-    with pytest.raises(LoadFailed, match="texts of 5 tokens: no answer in the window"):
-        figures(case, window([9], [11]))
-    assert figures(case, window([11, 12], [9]))["beside: requests/s"] == 0
-
-
-def test_a_call_that_outlasts_the_window_counts_where_latency_is_measured() -> None:
-    """It is the slowest, and perhaps the only one; elsewhere it counts where no other does."""
-    slow = Call(due=9.5, ended=20.0, status="OK", request=0)
-    outlasted = replace(window([], []), calls=[[slow]])
-    assert figures(CASE, outlasted, latency=True)["p99 ms"] == 10_500
-    assert figures(CASE, outlasted)["p99 ms"] == 10_500
-
-
-def test_a_server_ends_with_all_that_it_started() -> None:
-    """Its processes are known by name while it runs."""
-    with started("fake", fake("helper")) as running:
-        assert len(running.pids) == 2
-    assert not any(map(is_running, running.pids.values()))
-
-
-def test_a_server_that_ends_before_it_is_ready_is_named_with_the_end_of_its_log() -> None:
-    """The last lines say why."""
-    program = "print('the reason'); raise SystemExit(3)"
-    launch = Launch(programs={"broken": [sys.executable, "-c", program]}, url=f"http://127.0.0.1:{free_port()}")
-    with pytest.raises(SystemExit, match=r"side: broken ended with 3\nthe reason\n\("), started("side", launch):
-        pass
-
-
-Asked = list[tuple[str, str, int]]
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """What the clients of a run ask: case, server and round. They answer without sending anything."""
-    seen: Asked = []
-
-    def turn(row: Row, of: Case, server: ReadyServer, seconds: float, scale: str, number: int) -> dict[str, float]:
-        assert all(map(is_running, server.pids.values()))
-        seen.append((of.name, server.url, number))
-        return {"requests/s": 5.0, "tokens/s": 9e9}
-
-    monkeypatch.setattr(run, "turn", turn)
-    monkeypatch.setattr(run, "reference", lambda row, folder: [np.array([[5, 1]]), np.array([[9, 1]])])
-    monkeypatch.setattr(run.our_kernels, "PRODUCT", (64, 32, 32))
-    return seen
-
-
-def options(**changes: Any) -> run.RunOptions:
-    return run.RunOptions(**{"scale": "small", "rounds": 2, "seconds": 1.0, "cores": [0]} | changes)
-
-
-def test_sides_are_loaded_together_and_asked_in_turns(monkeypatch: pytest.MonkeyPatch, asked: Asked) -> None:
-    """Backwards in every other round; a peer that does not start is absent with its reason. Results come by rounds."""
-    broken = replace(fake("rows"), programs={"broken": ["false"]})
-    sides = {OURS: fake("rows"), "broken": broken, VLLM: fake("rows")}
-    monkeypatch.setattr(run, "launches", lambda row, cores: sides)
-    row = replace(ROW, cases=(CASE, replace(CASE, name="more")))
-    first, last = run.measured(row, options())
-    ours, theirs = sides[OURS].url, sides[VLLM].url
-    assert asked == [(case, url, 0) for case in ("2 clients", "more") for url in (ours, theirs)] + [
-        (case, url, 1) for case in ("2 clients", "more") for url in (theirs, ours)
-    ]
-    assert [result["settings"]["rounds"] for result in (first, last)] == [1, 2]
-    assert last["absent"] == {"broken": "fake, broken: broken ended with 1"}
-    assert last["agreement"][VLLM][model.REFERENCE]["least cosine"] == pytest.approx(1)
-    case, _ = last["cases"]
-    assert list(case["sides"]) == [OURS, VLLM, ALONE]
-    limit = case["sides"][ALONE]["tokens/s"]["median"]  # of products of a few microseconds; no token is as cheap
-    assert 1e3 < limit < 9e9
-    assert case["sides"][VLLM][SHARE]["lower"] > 100
-    assert case["ours_over"][VLLM]["requests/s"]["median"] == 1
-    assert str(ROOT) not in json.dumps(last)
-
-
-def test_a_case_that_a_peer_fails_leaves_it_out_there_and_ours_ends_the_row(
-    monkeypatch: pytest.MonkeyPatch, asked: Asked
-) -> None:
-    """The peer's other cases are kept."""
-    sides = {OURS: fake("rows"), VLLM: fake("rows")}
-    monkeypatch.setattr(run, "launches", lambda row, cores: sides)
-    whole, failing = run.turn, {sides[VLLM].url}
-
-    def turn(row: Row, of: Case, server: ReadyServer, *how: Any) -> dict[str, float]:
-        if of.name == "huge" and server.url in failing:
-            sys.exit("huge: the clients ended with 1")
-        return whole(row, of, server, *how)
-
-    monkeypatch.setattr(run, "turn", turn)
-    row = replace(ROW, cases=(CASE, replace(CASE, name="huge")))
-    (result,) = run.measured(row, options(rounds=1))
-    assert [list(case["sides"]) for case in result["cases"]] == [[OURS, VLLM, ALONE], [OURS, ALONE]]
-    assert result["absent"] == {f"{VLLM}, huge": "huge: the clients ended with 1"}
-    failing.add(sides[OURS].url)
-    with pytest.raises(SystemExit, match="the clients ended with 1"):
-        next(run.measured(row, options(rounds=1)))
-
-
-def test_the_clients_run_in_a_process_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They know a row by its name. What they take of the server is told beside their figures."""
-    row = replace(rows("tiny")["short-texts"], cases=rows("tiny")["short-texts"].cases[:1])
-    with started("fake", fake("rows")) as running:
-        figures = run.turn(row, row.cases[0], running, 0.5, "tiny", 0)
-    assert figures["requests/s"] > 0
-    assert figures["server: peak MiB"] > 1
-    broken = ReadyServer(url="http://127.0.0.1:1", pids={})
-    with pytest.raises(SystemExit, match="short-texts, 16 clients: the clients ended with 1"):
-        run.turn(row, row.cases[0], broken, 0.5, "tiny", 0)
-
-
-def test_a_row_that_fails_is_told_and_the_others_are_measured(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A server that does not start ends its row; a signal ends everything."""
-
-    def measured(row: Row, options: run.RunOptions) -> Iterator[dict[str, Any]]:
-        if row.name == "dense":
-            sys.exit("ours was not ready")
-        if row.name == "clients":
-            raise ValueError("the texts have 9 tokens")
-        return iter([{"says": row.says, "cases": [], "rounds": options.rounds}])
-
-    monkeypatch.setattr(run, "measured", measured)
-    names = [word for name in ("dense", "clients", "short-texts") for word in ("--row", name)]
-    arguments = parser().parse_args(["published", *names, "--rounds", "2", "--out", str(tmp_path)])
-    assert run.main(arguments) == 1
-    printed = capsys.readouterr().err
-    assert "dense: ours was not ready" in printed
-    assert "clients: ValueError" in printed
-    assert [path.name for path in tmp_path.glob("*.json")] == ["short-texts.json"]
-    assert json.loads((tmp_path / "short-texts.json").read_text())["rounds"] == 2
-    monkeypatch.setattr(run, "measured", lambda *_: sys.exit(143))
-    with pytest.raises(SystemExit, match="143"):
-        run.main(arguments)
+    assert files.rows_of("rerank", {"results": results}, [1, 2, 2])[0].tolist() == [[0.25, 0.5]]
 
 
 @pytest.mark.parametrize(
@@ -319,26 +140,20 @@ def test_a_row_that_fails_is_told_and_the_others_are_measured(
 def test_a_line_compares_with_the_best_setting_of_vllm(
     name: str, figure: str, best: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The most requests a second, or the least latency; where and how a row was measured stands below the table."""
+    """The most requests a second, or the least latency."""
     spreads = {figure: {"median": 1.0, "lower": 1.0, "upper": 1.0} for figure in ("requests/s", "p50 ms", "p99 ms")}
     values = {OURS: 8.0, VLLM: 4.0, f"{VLLM}, others": 9.0}
     sides = {side: spreads | {figure: {"median": value}} for side, value in values.items()}
     over = {side: spreads | {figure: {"median": 2.0, "lower": 2.0, "upper": 2.0}} for side in values if side != OURS}
     result = {
         "says": "texts.",
-        "agreement": {side: {model.REFERENCE: {"least cosine": 0.999}} for side in values},
+        "agreement": {side: {files.REFERENCE: {"least cosine": 0.999}} for side in values},
         "cases": [{"case": "alone", "ours": OURS, "sides": sides, "ours_over": over}],
         "machine": {"cores": 4, "processor": "Zen 5", "commit": "abc"},
         "settings": {"threads": 2, "rounds": 3, "seconds": 9.0, "requests": {"alone": 0}, "flags": {VLLM: "--a"}},
         "peers": {"vllm": {"vllm": "1.2"}},
     }
     monkeypatch.setattr(page, "read", lambda wanted: result if wanted == f"published/{name}" else {})
-    lines = page.summary().splitlines()
-    assert f"| {name}, alone | 8 {figure} | {best} {figure} | 2 |" in lines[2]
-    assert "| 0.99900 / 0.99900 |" in lines[2]
-    conditions = (
-        f"- **{name}**: texts. 2 of 4 cores of Zen 5; medians (quartiles) of 3 rounds of 9 s a case; commit abc"
-    )
-    assert lines[-1] == f"{conditions}; vllm 1.2; {VLLM}: `--a`."
-    monkeypatch.setattr(page, "read", lambda _: {})
-    assert page.summary() == page.NO_RESULT
+    line = page.summary().splitlines()[2]
+    assert line.startswith(f"| {name}, alone | 8 {figure} | {best} {figure} | 2 |")
+    assert "| 0.99900 / 0.99900 |" in line
