@@ -1,8 +1,5 @@
 """Memory on CUDA: what a load and the largest step take, that it does not grow, and that running out is an answer."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
 
@@ -14,11 +11,8 @@ from gpu_worker.device.memory import DeviceMemory, ran_out
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.verify import own_run
 from gpu_worker.schedule.scheduler import Scheduler
 from gpu_worker.startup.trials import run_largest_steps, try_step_sizes, warm_up_jobs
-from harness.environment import python_path
-from harness.random_models.synthetic import build, shape_of
 from harness.synchronous_driver import until_idle
 from shared.jobs import Encode, Job, JobResult, RaggedTokens
 from shared.vectors import OutputKind
@@ -62,26 +56,6 @@ class Within:
     @property
     def peak(self) -> int:
         return self._memory.peak
-
-
-def test_weights_are_float32_one_at_a_time(cuda: torch.device, memory: DeviceMemory) -> None:
-    """MiniLM's shape: as they are read, 2.4 MB of a product; all at once, 91 MB beside what is converted last."""
-    placement = Placement.choose("cuda:0", "bfloat16")
-    config, recipe = shape_of("minilm-l6")
-    bert = build(config, recipe.weights_of, placement).eval()  # as a load merges them, its weights are views
-    whole, taken = 4 * sum(each.numel() for each in bert.parameters()), []
-    ids, rows = torch.arange(5, 45, device=cuda)[None], torch.zeros(1, 40, 384, device=cuda)
-    for way in (own_run.as_read, own_run.at_once):
-        memory.reset_peak()
-        before = torch.cuda.memory_allocated(cuda)
-        with way(bert), torch.inference_mode():
-            assert bert.embeddings(input_ids=ids).dtype == torch.float32
-            assert bert.encoder.layer[0].intermediate(rows).dtype == torch.float32
-        taken.append(torch.cuda.max_memory_allocated(cuda) - before)
-        assert torch.cuda.memory_allocated(cuda) <= before + MEBIBYTE
-    assert taken[0] < whole / 10
-    assert taken[1] > whole / 3  # negative control of the measure
-    assert all(each.dtype == torch.bfloat16 for each in bert.parameters())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -149,20 +123,6 @@ def test_the_devices_own_errors_are_known(cuda: torch.device, little: int) -> No
         torch.empty(1 << 46, dtype=torch.uint8, pin_memory=True)
     assert ran_out(pinned.value)
     assert float(torch.ones(3, device=cuda).sum()) == 3  # the device is well
-
-
-@pytest.mark.parametrize(("given", "expected"), [({}, True), ({SETTINGS[1]: "expandable_segments:False"}, False)])
-def test_segments_grow_unless_the_user_says_otherwise(given: dict[str, str], expected: bool) -> None:
-    """As the worker's own process has it, told by PyTorch."""
-    pytest.importorskip("structlog", reason="the worker's entry needs its packages")
-    program = (
-        "import gpu_worker.__main__, torch; torch.ones(1, device='cuda'); "
-        "print(torch.cuda.memory._snapshot()['allocator_settings']['expandable_segments'])"
-    )
-    environment = {name: value for name, value in os.environ.items() if name not in SETTINGS} | given
-    environment["PYTHONPATH"] = python_path()  # with the folder of packages that `make gpu` names
-    ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert ended.stdout.split()[-1] == str(expected)
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="this machine has one device")
