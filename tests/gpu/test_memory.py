@@ -14,9 +14,9 @@ from gpu_worker.model.loading import Model, load
 from gpu_worker.schedule.scheduler import Scheduler
 from gpu_worker.startup.trials import run_largest_steps, try_step_sizes, warm_up_jobs
 from harness.synchronous_driver import until_idle
-from shared.jobs import Encode, Job, JobResult, RaggedTokens
-from shared.vectors import OutputKind
+from shared.jobs import Job, JobResult, RaggedTokens
 from support.random_models import random_model
+from support.tiny import DENSE, dense_rows, encode
 
 pytestmark = pytest.mark.gpu
 
@@ -63,7 +63,7 @@ def test_the_default_step_fits_and_takes_what_is_told(name: str, memory: DeviceM
     """One trial, where there is plenty; its peak is PyTorch's own figure, and below the room."""
     chosen = model(name)
     trials = try_step_sizes(ModelEngine(chosen), chosen.placement.device_memory)
-    assert [each.tokens for each in trials] == [chosen.placement.step_tokens]
+    assert [trial.tokens for trial in trials] == [chosen.placement.step_tokens]
     assert trials[0].taken == memory.peak
     assert chosen.weight_bytes < memory.peak < trials[0].available
     assert trials[0].available <= torch.cuda.get_device_properties(0).total_memory
@@ -92,23 +92,23 @@ def test_a_step_is_halved_until_it_fits(little: int, memory: DeviceMemory) -> No
 
 
 def encoded(identity: int, *lengths: int) -> Job:
-    work = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=True)
-    return Job(id=identity, work=work, tokens=RaggedTokens.of([[1000 + identity] * length for length in lengths]))
+    texts = [[1000 + identity] * length for length in lengths]
+    return Job(id=identity, work=encode(DENSE), tokens=RaggedTokens.of(texts))
 
 
 def test_running_out_in_serving_is_an_answer(little: int) -> None:
     """A step that is too large is run in parts, and its rows are those of small steps; the worker goes on."""
     engine = ModelEngine(model("minilm-l6"))
-    jobs = [encoded(each, *[500] * 600) for each in range(3)]
+    jobs = [encoded(number, *[500] * 600) for number in range(3)]
 
     def rows(step_tokens: int) -> list[np.ndarray]:
         scheduler = Scheduler(engine, step_tokens=step_tokens, queued_tokens=10**9)
         for job in jobs:
             scheduler.submit(job)
-        found = sorted(until_idle(scheduler), key=lambda each: each.id)
-        results = [each.outcome for each in found if isinstance(each.outcome, JobResult)]
+        answers = sorted(until_idle(scheduler), key=lambda answer: answer.id)
+        results = [answer.outcome for answer in answers if isinstance(answer.outcome, JobResult)]
         assert len(results) == len(jobs)
-        return [np.frombuffer(each.dense.data, dtype="<f4") for each in results if each.dense]
+        return [dense_rows(result) for result in results]
 
     for small, large in zip(rows(4096), rows(10**6), strict=True):
         assert np.abs(small - large).max() < 0.02
@@ -137,7 +137,7 @@ def test_a_second_device_serves_alone(name: str) -> None:
         scheduler = Scheduler(engine, step_tokens=16384, queued_tokens=10**6)
         for job in warm_up_jobs(engine.model):
             scheduler.submit(job)
-        assert not [each for each in until_idle(scheduler) if isinstance(each.outcome, Exception)]
+        assert not [answer for answer in until_idle(scheduler) if isinstance(answer.outcome, Exception)]
         assert torch.cuda.memory_allocated(0) == before
         assert torch.cuda.memory_allocated(1) > engine.model.weight_bytes / 2
     finally:

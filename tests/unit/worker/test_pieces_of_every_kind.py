@@ -12,8 +12,10 @@ from support.parity import Tables
 from support.tiny import random_ids, run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-CHUNK = 16
+CHUNK, MARK = 16, 7
 TEXTS = random_ids([1, 15, 16, 17, 33, 49, 5, 64, 130, 3])
+for text, place in ((1, 14), (4, 15), (4, 16), (8, 0), (8, 129)):  # the last tokens of pieces, and the first
+    TEXTS[text][place] = MARK
 QUERIES, DOCUMENTS = random_ids([3, 50, 17], seed=1), random_ids([40, 2, 129, 16, 31], seed=2)
 
 
@@ -42,7 +44,7 @@ def test_vectors_and_scores_in_pieces(name: str, splade: bool, dtype: str) -> No
 CLASSIFYING = [
     ("labels", Classify()),
     ("token labels", Classify(tokens=True)),
-    ("token labels", Classify(tokens=True, token_id=TEXTS[8][100])),
+    ("token labels", Classify(tokens=True, token_id=MARK)),
     ("yes-no", Classify()),
 ]
 

@@ -164,7 +164,6 @@ TYPES = {"a": f"{PACKAGE}SparseStaticEmbedding", "b": f"{PACKAGE}MLMTransformer"
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"types": []}, "types [] must be an object"),
     ({"structure": {}}, "structure has the routes none: a Router is served only as inference-free SPLADE"),
-    ({"structure": {"query": ["a"], "doc": ["b"]}}, "structure has the routes doc, query: a Router is served only"),
     ({"structure": ROUTES | {"image": ["a"]}}, "structure has the routes document, image, query: a Router is served"),
     ({"structure": ROUTES | {"document": ["d"]}}, "'document' must be a list of names in types"),
     ({"types": TYPES | {"a": "os.system"}}, "type os.system is not one of"),

@@ -280,9 +280,8 @@ def test_a_step_that_failed_tells_nothing_of_the_speed(monkeypatch: pytest.Monke
 
 
 def test_jobs_that_came_since_a_load_was_made_count() -> None:
-    """Those that come together are admitted by one load."""
-    device = Device()
-    scheduler = device.warm_scheduler(queued_tokens=250)
+    """Jobs that come together are admitted by one load."""
+    scheduler = Device().warm_scheduler(queued_tokens=250)
     for number in range(25):
         scheduler.submit(job(number, 10))
     with pytest.raises(Overloaded, match="250 tokens wait, this job costs 10, the limit is 250"):
