@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers.base.modules import Router
 from sentence_transformers.sparse_encoder import SparseEncoder
 
+from gpu_worker import check
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.job import LOOKED_UP
 from gpu_worker.model import queries as model_queries
@@ -251,3 +252,9 @@ def test_vectors_of_other_ids_are_refused(changed: Path) -> None:
     save_file({"weight": asymmetric.numbers(ROWS - 1).abs()}, folder / "model.safetensors")
     with pytest.raises(ModelRefused, match="weights for 999 token ids"):
         load(str(changed), CPU)
+
+
+def test_check_prints_the_table(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
+    check._print_tables(model)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed == f"table queries: {ROWS} float32, 0.0 MiB; frontends look them up"

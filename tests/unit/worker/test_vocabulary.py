@@ -105,7 +105,7 @@ def test_a_token_that_fills_up_queries_is_within_the_matrix(encoder: Path, tmp_p
         load(str(folder), CPU)
 
 
-def test_tokens_that_were_never_trained_are_told_at_load(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tokens_that_were_never_trained_are_told_at_load(folder: Path) -> None:
     named = reader()
     named.add_tokens([AddedToken(f"<extra {number}>") for number in range(5)])
     named.save_pretrained(folder)
@@ -113,6 +113,4 @@ def test_tokens_that_were_never_trained_are_told_at_load(folder: Path, capsys: p
     said = "tokens beyond the model's 1000 embeddings, and a text with one is refused: '<extra 0>' (1000), "
     assert said in model.notice
     assert "and 2 more" in card_of(model).notice
-    assert checked(folder) == 0
-    assert said in capsys.readouterr().out
     assert np.isfinite(rows(model, ["w1 w2"])).all()
