@@ -27,7 +27,7 @@ LONGEST_FIRST = (
     "unit/worker/test_late_interaction_files.py",
     "unit/worker/test_maxsim_kernel.py",
     "unit/worker/test_memory.py",
-    "unit/worker/test_t5.py",
+    "unit/worker/test_relative.py",
     "unit/worker/test_every_architecture.py",
     "unit/worker/test_adapters.py",
     "unit/worker/test_adapters_beside.py",

@@ -1,8 +1,5 @@
 """Memory on CUDA: what a load and the largest step take, that it does not grow, and that running out is an answer."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
 
@@ -14,15 +11,12 @@ from gpu_worker.device.memory import DeviceMemory, ran_out
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.verify import own_run
 from gpu_worker.schedule.scheduler import Scheduler
 from gpu_worker.startup.trials import run_largest_steps, try_step_sizes, warm_up_jobs
-from harness.environment import python_path
-from harness.random_models.synthetic import build, shape_of
 from harness.synchronous_driver import until_idle
-from shared.jobs import Encode, Job, JobResult, RaggedTokens
-from shared.vectors import OutputKind
+from shared.jobs import Job, JobResult, RaggedTokens
 from support.random_models import random_model
+from support.tiny import DENSE, dense_rows, encode
 
 pytestmark = pytest.mark.gpu
 
@@ -64,32 +58,12 @@ class Within:
         return self._memory.peak
 
 
-def test_weights_are_float32_one_at_a_time(cuda: torch.device, memory: DeviceMemory) -> None:
-    """MiniLM's shape: as they are read, 2.4 MB of a product; all at once, 91 MB beside what is converted last."""
-    placement = Placement.choose("cuda:0", "bfloat16")
-    config, recipe = shape_of("minilm-l6")
-    bert = build(config, recipe.weights_of, placement).eval()  # as a load merges them, its weights are views
-    whole, taken = 4 * sum(each.numel() for each in bert.parameters()), []
-    ids, rows = torch.arange(5, 45, device=cuda)[None], torch.zeros(1, 40, 384, device=cuda)
-    for way in (own_run.as_read, own_run.at_once):
-        memory.reset_peak()
-        before = torch.cuda.memory_allocated(cuda)
-        with way(bert), torch.inference_mode():
-            assert bert.embeddings(input_ids=ids).dtype == torch.float32
-            assert bert.encoder.layer[0].intermediate(rows).dtype == torch.float32
-        taken.append(torch.cuda.max_memory_allocated(cuda) - before)
-        assert torch.cuda.memory_allocated(cuda) <= before + MEBIBYTE
-    assert taken[0] < whole / 10
-    assert taken[1] > whole / 3  # negative control of the measure
-    assert all(each.dtype == torch.bfloat16 for each in bert.parameters())
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_default_step_fits_and_takes_what_is_told(name: str, memory: DeviceMemory) -> None:
     """One trial, where there is plenty; its peak is PyTorch's own figure, and below the room."""
     chosen = model(name)
     trials = try_step_sizes(ModelEngine(chosen), chosen.placement.device_memory)
-    assert [each.tokens for each in trials] == [chosen.placement.step_tokens]
+    assert [trial.tokens for trial in trials] == [chosen.placement.step_tokens]
     assert trials[0].taken == memory.peak
     assert chosen.weight_bytes < memory.peak < trials[0].available
     assert trials[0].available <= torch.cuda.get_device_properties(0).total_memory
@@ -118,23 +92,23 @@ def test_a_step_is_halved_until_it_fits(little: int, memory: DeviceMemory) -> No
 
 
 def encoded(identity: int, *lengths: int) -> Job:
-    work = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=True)
-    return Job(id=identity, work=work, tokens=RaggedTokens.of([[1000 + identity] * length for length in lengths]))
+    texts = [[1000 + identity] * length for length in lengths]
+    return Job(id=identity, work=encode(DENSE), tokens=RaggedTokens.of(texts))
 
 
 def test_running_out_in_serving_is_an_answer(little: int) -> None:
     """A step that is too large is run in parts, and its rows are those of small steps; the worker goes on."""
     engine = ModelEngine(model("minilm-l6"))
-    jobs = [encoded(each, *[500] * 600) for each in range(3)]
+    jobs = [encoded(number, *[500] * 600) for number in range(3)]
 
     def rows(step_tokens: int) -> list[np.ndarray]:
         scheduler = Scheduler(engine, step_tokens=step_tokens, queued_tokens=10**9)
         for job in jobs:
             scheduler.submit(job)
-        found = sorted(until_idle(scheduler), key=lambda each: each.id)
-        results = [each.outcome for each in found if isinstance(each.outcome, JobResult)]
+        answers = sorted(until_idle(scheduler), key=lambda answer: answer.id)
+        results = [answer.outcome for answer in answers if isinstance(answer.outcome, JobResult)]
         assert len(results) == len(jobs)
-        return [np.frombuffer(each.dense.data, dtype="<f4") for each in results if each.dense]
+        return [dense_rows(result) for result in results]
 
     for small, large in zip(rows(4096), rows(10**6), strict=True):
         assert np.abs(small - large).max() < 0.02
@@ -151,20 +125,6 @@ def test_the_devices_own_errors_are_known(cuda: torch.device, little: int) -> No
     assert float(torch.ones(3, device=cuda).sum()) == 3  # the device is well
 
 
-@pytest.mark.parametrize(("given", "expected"), [({}, True), ({SETTINGS[1]: "expandable_segments:False"}, False)])
-def test_segments_grow_unless_the_user_says_otherwise(given: dict[str, str], expected: bool) -> None:
-    """As the worker's own process has it, told by PyTorch."""
-    pytest.importorskip("structlog", reason="the worker's entry needs its packages")
-    program = (
-        "import gpu_worker.__main__, torch; torch.ones(1, device='cuda'); "
-        "print(torch.cuda.memory._snapshot()['allocator_settings']['expandable_segments'])"
-    )
-    environment = {name: value for name, value in os.environ.items() if name not in SETTINGS} | given
-    environment["PYTHONPATH"] = python_path()  # with the folder of packages that `make gpu` names
-    ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert ended.stdout.split()[-1] == str(expected)
-
-
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="this machine has one device")
 @pytest.mark.parametrize("name", ["tiny-bge-m3", "tiny-colbert"])
 def test_a_second_device_serves_alone(name: str) -> None:
@@ -177,7 +137,7 @@ def test_a_second_device_serves_alone(name: str) -> None:
         scheduler = Scheduler(engine, step_tokens=16384, queued_tokens=10**6)
         for job in warm_up_jobs(engine.model):
             scheduler.submit(job)
-        assert not [each for each in until_idle(scheduler) if isinstance(each.outcome, Exception)]
+        assert not [answer for answer in until_idle(scheduler) if isinstance(answer.outcome, Exception)]
         assert torch.cuda.memory_allocated(0) == before
         assert torch.cuda.memory_allocated(1) > engine.model.weight_bytes / 2
     finally:

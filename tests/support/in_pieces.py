@@ -2,9 +2,12 @@
 
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.schedule.interface import JobSlice, StepHandle
 from shared.jobs import Job, JobResult
 
@@ -31,3 +34,13 @@ def run_in_steps(engine: ModelEngine, jobs: Sequence[Job], seed: int = 0, most_u
     for step in under_way:
         step.collect()
     return [job.result() for job in open_jobs]
+
+
+@contextmanager
+def cut_texts(engine: ModelEngine, **limits: Any) -> Iterator[None]:
+    """The engine cuts texts for a while, or has them share first tokens, as these PieceLimits say."""
+    engine.cut_texts(PieceLimits(**limits))
+    try:
+        yield
+    finally:
+        engine.cut_texts(PieceLimits())

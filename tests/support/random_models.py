@@ -6,7 +6,6 @@ import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 FOLDER = "TEST_MODELS"
 """Where the environment has it, the folder in which all processes of a run find and write them."""
@@ -40,14 +39,3 @@ def random_model(name: str) -> str:
             assert place.exists()
         shutil.rmtree(new)
     return str(place)
-
-
-@cache
-def described(name: str) -> tuple[Any, Any]:
-    """The config of a shape of any size, and the recipe that the worker reads from its files, without the weights."""
-    from gpu_worker.repository import reading
-    from harness.random_models import synthetic
-    from harness.random_models.writing import write_without_weights
-
-    with tempfile.TemporaryDirectory() as folder:
-        return synthetic.shape_of(name)[0], reading.read(write_without_weights(name, Path(folder)))

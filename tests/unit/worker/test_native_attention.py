@@ -27,9 +27,10 @@ from gpu_worker.model.loading import load
 from gpu_worker.model.native.families import FAMILIES
 from gpu_worker.ragged.batch import RaggedBatch
 from support.biases import louder, nearer
-from support.native import EMULATED, LIBRARY, emulated_instructions, has_itself, needs_kernels, no_kernels
+from support.native import EMULATED, LIBRARY, emulated_instructions, has_itself, needs_kernels
 from support.random_models import random_model
 
+pytestmark = needs_kernels
 CPU = torch.device("cpu")
 TOLERANCES = {torch.float32: 5e-6, torch.bfloat16: 2e-2}
 """Largest error, where numbers are about 1."""
@@ -62,7 +63,6 @@ def states_of(batch: RaggedBatch, dtype: torch.dtype, heads: tuple[int, int], he
     )
 
 
-@needs_kernels
 @given(
     SEQUENCES.filter(lambda sequences: sum(length for length, _ in sequences) < 1500),
     TERMS,
@@ -85,7 +85,6 @@ def test_it_equals_one_by_one(
     assert not ours[~defined].any()
 
 
-@needs_kernels
 @given(
     SEQUENCES.filter(lambda sequences: sum(length for length, _ in sequences) < 1500),
     TERMS.filter(lambda terms: terms.bias is None),
@@ -104,7 +103,6 @@ def test_bits_do_not_depend_on_neighbours(
         assert torch.equal(alone, together[rows])
 
 
-@needs_kernels
 @given(
     st.integers(1, 900),
     st.lists(st.integers(1, 300), min_size=1, max_size=4),
@@ -127,7 +125,6 @@ def test_queries_with_a_past_get_the_bits_of_the_whole(
         first += count
 
 
-@needs_kernels
 @given(
     st.lists(st.tuples(LENGTHS, st.floats(0, 1)), min_size=1, max_size=4),
     st.lists(LENGTHS, max_size=2),
@@ -186,7 +183,6 @@ REFUSED = [
 ]
 
 
-@needs_kernels
 @pytest.mark.parametrize(("layout", "shapes", "segment", "reason"), REFUSED)
 def test_layouts_and_slots_that_do_not_fit_are_refused(
     layout: list[list[int]], shapes: list[tuple[int, ...]], segment: list[int], reason: str
@@ -197,7 +193,6 @@ def test_layouts_and_slots_that_do_not_fit_are_refused(
         attention(query, key, value, torch.tensor(layout), AttentionTerms(scale=1.0), None, *slots)
 
 
-@needs_kernels
 @pytest.mark.skipif(
     EMULATED != "amx" or has_itself("amx_bf16"), reason="make emulated alone, on processors without AMX"
 )
@@ -208,7 +203,6 @@ def test_products_are_made_by_emulated_tiles() -> None:
     assert emulated_instructions() > before
 
 
-@needs_kernels
 def test_large_scores_overflow_nothing() -> None:
     """Scores of some thousands, one of them far ahead: softmax takes the first alone."""
     batch = batch_of([(300, 0)])
@@ -220,7 +214,6 @@ def test_large_scores_overflow_nothing() -> None:
     assert torch.allclose(ours[0], value[:, 7], rtol=1e-6)
 
 
-@needs_kernels
 def test_a_bias_may_hide_whole_blocks() -> None:
     """Of a row whose first 256 keys are hidden, and one that sees nothing at all."""
     batch = batch_of([(300, 0)])
@@ -236,7 +229,6 @@ def test_a_bias_may_hide_whole_blocks() -> None:
     assert not ours[6].any()
 
 
-@needs_kernels
 def test_a_bias_of_one_key_may_lie_anyhow() -> None:
     """PyTorch takes a column of one number for contiguous, whatever its stride, as DeBERTa's own options make it."""
     batch = batch_of([(1, 0), (1, 0)])
@@ -247,7 +239,6 @@ def test_a_bias_of_one_key_may_lie_anyhow() -> None:
     assert torch.equal(ours, value.transpose(0, 1))
 
 
-@needs_kernels
 @pytest.mark.parametrize("scale", [0.0, 1e8])
 def test_scores_of_any_size_give_numbers(scale: float) -> None:
     """All equal, and so large that a score's own rounding is above 1."""
@@ -262,7 +253,6 @@ def test_scores_of_any_size_give_numbers(scale: float) -> None:
             assert torch.allclose(ours, expected, atol=5e-6)
 
 
-@needs_kernels
 def test_states_that_the_kernel_cannot_read_are_refused() -> None:
     """Pairs of bfloat16 must begin at even places; a bias must have all queries and keys."""
     layout = torch.tensor([[0, 4, 0, 4, 0]])
@@ -274,29 +264,22 @@ def test_states_that_the_kernel_cannot_read_are_refused() -> None:
         attention(odd, odd, odd, layout, AttentionTerms(scale=1.0), None)
 
 
-@needs_kernels
-def test_numbers_that_are_none_stay_in_their_sequence() -> None:
-    """A NaN in one text reaches no other text."""
+@pytest.mark.parametrize("bits", [0x7FC00000, 0x7FFFFFFF])
+def test_numbers_that_are_none_stay_in_their_sequence(bits: int) -> None:
+    """A NaN in one text reaches no other text; one in a query gives its own row alone."""
     batch = batch_of([(40, 0), (40, 0)])
     query, key, value = states_of(batch, torch.float32, (2, 2), 32)
-    for states in (query, key, value):
+    query.view(torch.int32)[:, 3] = bits
+    terms = AttentionTerms(scale=0.2)
+    ours = NativeAttention(LIBRARY)(query, key, value, batch, terms)
+    assert ours.isnan().any(dim=2).all(dim=1).nonzero().tolist() == [[3]]
+    for states in (key, value):
         states[:, 3] = float("nan")
-    ours = NativeAttention(LIBRARY)(query, key, value, batch, AttentionTerms(scale=0.2))
+    ours = NativeAttention(LIBRARY)(query, key, value, batch, terms)
     assert ours[:40].isnan().all()
     assert torch.isfinite(ours[40:]).all()
 
 
-@needs_kernels
-@pytest.mark.parametrize("bits", [0x7FC00000, 0x7FFFFFFF])
-def test_a_query_that_is_no_number_gives_none(bits: int) -> None:
-    batch = batch_of([(40, 0)])
-    query, key, value = states_of(batch, torch.float32, (2, 2), 32)
-    query.view(torch.int32)[:, 3] = bits
-    ours = NativeAttention(LIBRARY)(query, key, value, batch, AttentionTerms(scale=0.2))
-    assert ours.isnan().any(dim=2).all(dim=1).nonzero().tolist() == [[3]]
-
-
-@needs_kernels
 @pytest.mark.parametrize("before", [0, 256])
 @pytest.mark.parametrize("behind", [0, 256])
 @pytest.mark.parametrize("dtype", sorted(LIBRARY.formats, key=str))
@@ -321,7 +304,6 @@ def test_edge_values_of_weights(dtype: torch.dtype, before: int, behind: int) ->
     assert not ours[:, 0, count:].any()
 
 
-@needs_kernels
 def test_it_serves_where_it_can() -> None:
     """Heads of 16 numbers and their multiples, in the formats of this processor."""
     for head, kind in ((32, NativeAttention), (24, EqualRuns)):
@@ -331,7 +313,6 @@ def test_it_serves_where_it_can() -> None:
     assert isinstance(halves, EqualRuns)
 
 
-@needs_kernels
 def test_a_kernel_that_errs_serves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gate compares; then PyTorch's own attention serves, and the log says so. A class' own layers call it."""
     honest = native.attention
@@ -341,16 +322,6 @@ def test_a_kernel_that_errs_serves_nobody(monkeypatch: pytest.MonkeyPatch) -> No
     assert model.encoder.description == "equal-runs"
     assert any("native" in line and "does not run by it as by its own" in line for line in model.findings)
     assert not any("layers run in" in line for line in model.findings)
-
-
-@needs_kernels
-def test_a_worker_without_kernels_says_so_and_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The finding names the reason, and what builds them."""
-    placement = Placement.choose("cpu", "float32")
-    assert not any(library.COMMAND in line for line in load(random_model("tiny-bert"), placement).findings)
-    no_kernels(monkeypatch, f"none are built; {library.COMMAND} builds them")
-    findings = load(random_model("tiny-bert"), placement).findings
-    assert any(library.COMMAND in line for line in findings)
 
 
 HELD = """
@@ -366,11 +337,10 @@ raise SystemExit(pytest.main(arguments))
 """Runs tests with the library of one set of instructions."""
 
 
-@needs_kernels
-@pytest.mark.parametrize("instructions", [each.name for each in INSTRUCTION_SETS if each in supported()[1:]])
+@pytest.mark.parametrize("instructions", [held.name for held in supported()[1:]])
 def test_lesser_instructions_give_the_same(instructions: str) -> None:
     """This processor held to fewer instructions, in a process of its own: the tests that compare with the twin."""
-    (held,) = (each for each in INSTRUCTION_SETS if each.name == instructions)
+    (held,) = (candidate for candidate in INSTRUCTION_SETS if candidate.name == instructions)
     build.build(held, build.compiler())
     limits = {"avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}}
     environment = os.environ | limits.get(instructions, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"})

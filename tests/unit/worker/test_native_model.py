@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gpu_worker.device.placement import Dtype, Placement
+from gpu_worker.device.placement import Placement
 from gpu_worker.model.heads.heads import EncoderStandIn
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.native.families import FAMILIES
@@ -29,11 +29,12 @@ CPU = Placement.choose("cpu", "float32")
 LENGTHS = 1, 40, 300
 
 
-def encoder_of(path: str, dtype: Dtype = "float32") -> NativeEncoder:
+def encoder_of(path: str, number_format: str = "float32") -> NativeEncoder:
     """The encoder of a model that the kernels run; skips where these have no such numbers."""
+    dtype, linear = ("float32", "int8") if number_format == "int8" else (number_format, "auto")
     if getattr(torch, dtype) not in LIBRARY.formats:
         pytest.skip(f"the kernels have no {dtype} here")
-    encoder = load(path, Placement.choose("cpu", dtype)).encoder
+    encoder = load(path, Placement.choose("cpu", dtype), LoadOptions(linear=linear)).encoder  # type: ignore[arg-type]
     assert isinstance(encoder, NativeEncoder)
     return encoder
 
@@ -58,31 +59,31 @@ def one_by_one(encoder: NativeEncoder) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_of_the_table_runs_whole_and_passes_the_gate(family: str, tmp_path: Path) -> None:
-    """The gate compares it with transformers' own class; here a text has the same bits alone and among others."""
+    """The gate compares it with transformers' own class; here a text has the same bits alone and among others, and
+    layers that run in one call give the bits that they give one by one."""
     miniature.write(tmp_path, family)
     encoder = encoder_of(str(tmp_path))
-    assert sum(encoder.model.calls) == encoder.model.config.num_hidden_layers
+    count = encoder.model.config.num_hidden_layers
+    assert sum(encoder.model.calls) == count
+    assert len(set(encoder.model.layers)) == (1 if family == "albert" else count)  # whose layers share their weights
     together = run(encoder, [text(length) for length in LENGTHS])
     assert torch.equal(together, torch.cat([run(encoder, [text(length)]) for length in LENGTHS]))
+    one_by_one(encoder)
+    assert encoder.model.calls == [1] * count
+    assert torch.equal(run(encoder, [text(length) for length in LENGTHS]), together)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ["tiny-bert", "tiny-nomic-bert", "tiny-qwen3", "tiny-mistral", "tiny-gte"])
-def test_layers_of_one_kind_give_the_bits_that_they_give_one_by_one(name: str, dtype: Dtype) -> None:
-    encoder = encoder_of(random_model(name), dtype)
+@pytest.mark.parametrize(
+    ("name", "number_format"),
+    [("tiny-bert", "float32"), ("tiny-bert", "int8"), ("tiny-gte", "bfloat16"), ("tiny-qwen3", "bfloat16")],
+)
+def test_layers_of_one_kind_give_the_bits_that_they_give_one_by_one(name: str, number_format: str) -> None:
+    """In every number format."""
+    encoder = encoder_of(random_model(name), number_format)
     assert encoder.model.calls == [3]
     together = run(encoder, [text(length) for length in LENGTHS])
     one_by_one(encoder)
     assert encoder.model.calls == [1, 1, 1]
-    assert torch.equal(run(encoder, [text(length) for length in LENGTHS]), together)
-
-
-def test_rounded_layers_run_together_too() -> None:
-    encoder = load(random_model("tiny-bert"), CPU, LoadOptions(linear="int8")).encoder
-    assert isinstance(encoder, NativeEncoder)
-    assert encoder.model.calls == [3]
-    together = run(encoder, [text(length) for length in LENGTHS])
-    one_by_one(encoder)
     assert torch.equal(run(encoder, [text(length) for length in LENGTHS]), together)
 
 
@@ -93,25 +94,14 @@ def test_layers_that_attend_by_different_rules_run_apart() -> None:
     assert "3 layers run in 2 calls" in model.findings
 
 
-def test_a_layer_that_serves_several_times_is_kept_once(tmp_path: Path) -> None:
-    """ALBERT's layers share their weights: one layer runs again and again."""
-    miniature.write(tmp_path, "albert")
-    encoder = encoder_of(str(tmp_path))
-    assert (len(set(encoder.model.layers)), encoder.model.calls) == (1, [3])
-
-
-@pytest.mark.parametrize("name", ["tiny-bert", "tiny-cross-encoder", "tiny-nomic-bert"])
-def test_pairs_have_token_types(name: str) -> None:
-    encoder, texts = encoder_of(random_model(name)), [text(length) for length in (9, 40, 300)]
-    assert not torch.equal(run(encoder, texts, (4, 0, 150)), run(encoder, texts))
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-mistral", "tiny-gemma2"])
-def test_pieces_give_the_bits_of_whole_texts(name: str, dtype: Dtype) -> None:
+@pytest.mark.parametrize(
+    ("name", "number_format"),
+    [("tiny-gemma2", "float32"), ("tiny-mistral", "bfloat16"), ("tiny-qwen3", "float32"), ("tiny-qwen3", "bfloat16")],
+)
+def test_pieces_give_the_bits_of_whole_texts(name: str, number_format: str) -> None:
     """As the gate cuts texts: keys lie in rows of other texts, in their caches and in a text's own, of this step and of
     the one before; with a window, and with layers that run apart."""
-    encoder = encoder_of(random_model(name), dtype)
+    encoder = encoder_of(random_model(name), number_format)
     texts = [text(length, 2 * length) for length in (1, 2, 9, 30, 45, 70, 299, 300, 301, 17, 17, 2)]
     batch = RaggedBatch.pack(texts, encoder.device, encoder.uncounted)
     with torch.inference_mode():

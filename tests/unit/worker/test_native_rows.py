@@ -1,6 +1,6 @@
 """Rows by the processor's kernels equal their twin, with the same bits alone and among others; bad places are told.
 
-The tests of `test_row_kernels.py` and `test_segment_sums.py` run with them as well.
+Tests of `test_row_kernels.py` run with them as well.
 """
 
 import pytest

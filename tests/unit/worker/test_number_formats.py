@@ -1,6 +1,5 @@
 """Which number format a model is loaded in: what is asked, then what its files say on CUDA, then the device's own."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,46 +10,14 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.model import loading, source
 from gpu_worker.model.loading import load
 from shared.errors import ModelRefused
-from support.tiny import write_encoder
+from support.breakages import settings
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
 FLOAT16 = {"dtype": "float16"}
-SAID = ("dtype", "torch_dtype", "text_config")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("formats")
-    write_encoder(path, "tiny-bert")
-    return path
-
-
-def says(folder: Path, keys: dict[str, Any]) -> None:
-    """Nothing but this of number formats."""
-    file = folder / "config.json"
-    config = {key: value for key, value in json.loads(file.read_text()).items() if key not in SAID}
-    file.write_text(json.dumps({**config, **keys}))
-
-
-class Chosen(Exception):
-    """The weights are about to be read."""
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
-    """What weights would be read in; there is no device to read them to."""
-    found: list[torch.dtype] = []
-
-    def note(folder: Path, recipe: object, placement: Placement, trust_remote_code: bool) -> None:
-        found.append(placement.dtype)
-        raise Chosen
-
-    monkeypatch.setattr(source.weights, "load", note)
-    return found
 
 
 @pytest.mark.parametrize(
-    ("keys", "device", "named", "expected"),
+    ("config", "device", "named", "expected"),
     [
         (FLOAT16, CUDA, None, "float16"),
         ({"torch_dtype": "float16"}, CUDA, None, "float16"),
@@ -65,20 +32,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
     ],
 )
 def test_files_may_ask_for_float16(
-    keys: dict[str, Any],
-    device: torch.device,
-    named: str | None,
-    expected: str,
-    folder: Path,
-    asked: list[torch.dtype],
+    config: dict[str, Any], device: torch.device, named: str | None, expected: str
 ) -> None:
     """By either name, on CUDA alone, and where nobody has named another."""
-    says(folder, keys)
     usual = "float32" if device.type == "cpu" else "bfloat16"
     placement = Placement(device=device, dtype=getattr(torch, named or usual), automatic=named is None)
-    with pytest.raises(Chosen):
-        source.open_source(str(folder), placement, source.LoadOptions())
-    assert asked == [getattr(torch, expected)]
+    assert placement.for_files_in(source._number_format(config)).dtype == getattr(torch, expected)
 
 
 def test_what_is_named_is_not_automatic() -> None:
@@ -91,7 +50,7 @@ def test_a_refusal_in_float16_says_what_else_there_is(
     automatic: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the files, and not the user, chose it."""
-    says(folder, FLOAT16)
+    settings("config.json", **FLOAT16)(folder)
 
     def refused(*_: object) -> None:
         raise ModelRefused("its hidden states are not finite")

@@ -58,19 +58,17 @@ def job(*lengths: int) -> Job:
     return Job(id=0, work=encode(OutputKind.DENSE), tokens=RaggedTokens.of(random_ids(lengths)))
 
 
-def test_the_memory_of_a_token_is_counted(model: Model) -> None:
-    assert model.token_bytes == TOKEN_BYTES
-    assert model.max_tokens == POSITIONS
-
-
 def test_the_card_tells_of_pieces_and_of_their_memory(model: Model) -> None:
-    card, plain = card_of(model, chunk_tokens=64, cache_tokens=POSITIONS), card_of(model)
-    assert (card.chunk_tokens, card.cache_tokens, card.whole_texts, card.limited_by) == (64, POSITIONS, "", "")
-    assert card == replace(plain, chunk_tokens=64, cache_tokens=POSITIONS)
+    """Texts up to a piece's length run whole, however little memory there is for keys and values."""
+    assert (model.token_bytes, model.max_tokens) == (TOKEN_BYTES, POSITIONS)
+    card = card_of(model, chunk_tokens=64, cache_tokens=POSITIONS)
+    assert (card.whole_texts, card.limited_by) == ("", "")
+    assert card == replace(card_of(model), chunk_tokens=64, cache_tokens=POSITIONS)
+    assert card_of(model, chunk_tokens=100, cache_tokens=10).max_tokens == 100
 
 
 def test_the_card_promises_no_text_that_does_not_fit(model: Model) -> None:
-    """Its limit is lowered, by a setting that it names; a text cut off there has other rows: another fingerprint."""
+    """Its limits are lowered, by a setting that it names; a text cut off there has other rows: another fingerprint."""
     card, plain = card_of(model, chunk_tokens=64, cache_tokens=1000), card_of(model)
     assert card.max_tokens == 1000
     assert card.limited_by == "--cache-megabytes"
@@ -78,24 +76,15 @@ def test_the_card_promises_no_text_that_does_not_fit(model: Model) -> None:
     others = {card_of(model, chunk_tokens=64, cache_tokens=number).fingerprint for number in (999, 1001, POSITIONS)}
     assert len({card.fingerprint, plain.fingerprint, *others}) == 4
     assert card.fingerprint == card_of(model, chunk_tokens=128, cache_tokens=1000).fingerprint
-
-
-def test_a_text_that_is_not_cut_needs_no_memory(model: Model) -> None:
-    """Texts up to a piece's length run whole, however little memory there is for keys and values."""
-    assert card_of(model, chunk_tokens=100, cache_tokens=10).max_tokens == 100
-
-
-def test_lengths_of_late_interaction_are_lowered_likewise(model: Model) -> None:
     late = LateInteraction(query_length=32, document_length=POSITIONS)
-    card = card_of(replace(model, late_interaction=late), chunk_tokens=64, cache_tokens=1000)
-    assert card.late_interaction == replace(late, document_length=1000)
+    lowered = card_of(replace(model, late_interaction=late), chunk_tokens=64, cache_tokens=1000)
+    assert lowered.late_interaction == replace(late, document_length=1000)
 
 
 @pytest.mark.parametrize(
     ("name", "cuts", "why"),
     [
         ("tiny-bert", True, "its tokens attend to tokens that come later"),
-        ("tiny-qwen3-bidirectional", True, "its tokens attend to tokens that come later"),
         ("tiny-qwen3", False, "--chunk-tokens is 0"),
     ],
 )
@@ -114,13 +103,13 @@ def test_all_keys_count_where_layers_have_windows(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "config.json").read_text())
     windowed = load(str(write_json(tmp_path, config=config | {"max_position_embeddings": 1000})), CPU)
     longest = 400_000 // TOKEN_BYTES
-    found = limits.piece_limits(windowed, 2048, 100, 400_000)
-    card = limits.card_with_limits(windowed, found)
+    decided = limits.piece_limits(windowed, 2048, 100, 400_000)
+    card = limits.card_with_limits(windowed, decided)
     assert (card.max_tokens, card.cache_tokens, card.limited_by) == (longest, longest, "--cache-megabytes")
     engine = ModelEngine(windowed)
     [expected] = run_in_steps(engine, [job(longest)])
-    engine.cut_texts(found)
-    scheduler = Scheduler(engine, step_tokens=300, queued_tokens=10**6, cache_bytes=found.cache_bytes)
+    engine.cut_texts(decided)
+    scheduler = Scheduler(engine, step_tokens=300, queued_tokens=10**6, cache_bytes=decided.cache_bytes)
     scheduler.submit(job(longest))
     taken = list[int]()
     [ended] = outcomes_of(scheduler, taken)
@@ -139,11 +128,13 @@ def outcomes_of(scheduler: Scheduler, taken: list[int]) -> Iterator[EndedJob]:
 
 
 def test_pieces_are_an_eighth_of_a_step_by_default(model: Model) -> None:
-    kept = model.token_bytes
+    token_bytes = model.token_bytes
     for chosen, longest in ((None, 256), (96, 96)):
-        found = limits.piece_limits(model, 2048, chosen, MEBIBYTE)
-        assert found == PieceLimits(longest=longest, cache_bytes=MEBIBYTE, token_bytes=kept, shares=True, together=256)
-        assert found.cache_tokens == FITTING
+        decided = limits.piece_limits(model, 2048, chosen, MEBIBYTE)
+        assert decided == PieceLimits(
+            longest=longest, cache_bytes=MEBIBYTE, token_bytes=token_bytes, shares=True, together=256
+        )
+        assert decided.cache_tokens == FITTING
     assert limits.piece_limits(model, 2048, 0, MEBIBYTE) == replace(WHOLE, shares=True, together=256)
     assert limits.piece_limits(model, 2048, None, 0) == replace(WHOLE, shares=True, together=256)
     assert limits.piece_limits(replace(model, unshared="for a reason"), 2048, 0, MEBIBYTE) == WHOLE
@@ -185,21 +176,17 @@ def test_a_containers_limit_counts_as_the_machines_memory(tmp_path: Path) -> Non
 
 
 def test_memory_for_no_pieces_is_refused() -> None:
+    """By the worker, and by an embedded engine, which has both settings."""
     with pytest.raises(SystemExit) as raised:
         WorkerSettings.read(["--chunk-tokens", "0", "--cache-megabytes", "1"])
     assert raised.value.code == 2
-    assert WorkerSettings.read([]).chunk_tokens is None
-    assert WorkerSettings.read(["--chunk-tokens", "0"]).chunk_tokens == 0
-
-
-def test_an_embedded_engine_has_both_settings() -> None:
-    settings = settings_of(random_model("tiny-qwen3"), {"chunk_tokens": 64, "cache_megabytes": 1, "device": "cpu"})
+    settings = settings_of("tiny", {"chunk_tokens": 64, "cache_megabytes": 1, "device": "cpu"})
     assert (settings.chunk_tokens, settings.cache_megabytes) == (64, 1)
     assert load_model(settings_of(random_model("tiny-qwen3"), {"chunk_tokens": 0, "device": "cpu"})).whole_texts
     with pytest.raises(ValueError, match=r"^--cache-megabytes 1 is for texts in pieces, --chunk-tokens is 0$"):
-        settings_of(random_model("tiny-qwen3"), {"chunk_tokens": 0, "cache_megabytes": 1})
+        settings_of("tiny", {"chunk_tokens": 0, "cache_megabytes": 1})
     with pytest.raises(ValueError, match=r"^chunk_tokens = -1: "):
-        settings_of(random_model("tiny-qwen3"), {"chunk_tokens": -1})
+        settings_of("tiny", {"chunk_tokens": -1})
 
 
 def test_an_accelerators_share_is_of_what_the_weights_leave(model: Model) -> None:
@@ -230,9 +217,9 @@ def test_check_prints_the_limits(folder: Path, capsys: pytest.CaptureFixture[str
 
 def test_an_accelerators_pieces_do_not_shrink_with_its_steps(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step of fewer tokens than there is memory for overlaps with another; a piece fits into a step all the same."""
-    kept = 1 << 30
-    assert limits.piece_limits(model, 2048, None, kept).longest == 256
+    memory = 1 << 30
+    assert limits.piece_limits(model, 2048, None, memory).longest == 256
     monkeypatch.setattr(Placement, "device_memory", object())
     monkeypatch.setattr(Placement, "step_tokens", 16_384)
-    longest = [limits.piece_limits(model, tokens, None, kept).longest for tokens in (512, 4096, 16_384, 65_536)]
+    longest = [limits.piece_limits(model, tokens, None, memory).longest for tokens in (512, 4096, 16_384, 65_536)]
     assert longest == [512, 2048, 2048, 8192]

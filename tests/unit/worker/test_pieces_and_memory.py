@@ -28,6 +28,7 @@ from shared.errors import DeadlineExceeded, Overloaded, WorkerUnavailable
 from shared.jobs import Job, JobResult, RaggedTokens
 from shared.vectors import Layout, ScoringMethod
 from support import parity
+from support.in_pieces import cut_texts
 from support.parity import Expected, Tables, Texts, assert_parity
 from support.tiny import DENSE, MULTI, encode, random_ids, score
 
@@ -128,9 +129,8 @@ def test_memory_that_runs_out_in_the_middle_changes_no_number(
     """Results are those of transformers, wherever steps failed; all room comes back."""
     engine, texts = tables.engine(name, output, "float32"), Texts.of(name, output, "float32")
     expected = Expected.of(tables, name, output, "float32")
-    engine.cut_texts(PieceLimits(longest=CHUNK, cache_bytes=CAPACITY))
-    try:
-        failures = 0
+    failures = 0
+    with cut_texts(engine, longest=CHUNK, cache_bytes=CAPACITY):
         for seed in range(4):
             crowded = Crowded(engine, seed, often)
 
@@ -144,12 +144,10 @@ def test_memory_that_runs_out_in_the_middle_changes_no_number(
                 assert (scheduler.room.taken, scheduler.room.waiting, scheduler.queued) == (0, 0, (0, 0))
                 return [outcome for job in jobs if isinstance(outcome := outcomes[job.id], JobResult)]
 
-            found = parity.ours(engine, output, texts, compute)
-            assert_parity(found, expected, "float32")
+            numbers = parity.ours(engine, output, texts, compute)
+            assert_parity(numbers, expected, "float32")
             failures += crowded.failures
-        assert failures
-    finally:
-        engine.cut_texts(PieceLimits())
+    assert failures
 
 
 @pytest.fixture
@@ -213,8 +211,8 @@ def test_no_cache_outlives_its_sequence(
                 if chance.random() < 0.005
                 else advance(scheduler)
             )
-            outcomes.update(type(each.outcome) for each in ended)
-            unanswered -= {each.id for each in ended}
+            outcomes.update(type(answer.outcome) for answer in ended)
+            unanswered -= {answer.id for answer in ended}
             most = max(most, len(caches))
             # Those of a step that is under way may have been cancelled; besides them there is no more than room.
             assert scheduler.room.taken <= CAPACITY
@@ -253,10 +251,10 @@ def test_texts_keep_no_more_than_their_room(
     while not isinstance(scheduler.next_action(), Idle):
         ended += advance(scheduler)
         device.submit(int).result()  # the device's thread has done what was launched
-        kept = sum(cache.bytes for cache in caches)
-        assert kept <= scheduler.room.taken
-        fullest = max(fullest, kept)
-    assert {each.id for each in ended if isinstance(each.outcome, JobResult)} == set(range(len(jobs)))
+        held = sum(cache.bytes for cache in caches)
+        assert held <= scheduler.room.taken
+        fullest = max(fullest, held)
+    assert {answer.id for answer in ended if isinstance(answer.outcome, JobResult)} == set(range(len(jobs)))
     assert crowded.failures
     assert (engine.shared_tokens > 0) == (begin > 0)
     assert fullest > CAPACITY * token_bytes // 2

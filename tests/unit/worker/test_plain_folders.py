@@ -5,16 +5,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import load
+from gpu_worker.repository import reading as repository
 from gpu_worker.repository import text_settings
+from gpu_worker.repository.recipe import WeightsOf
 from shared.errors import ModelRefused
-from support.tiny import CPU, assert_as_the_reference, embed, ids_of, rows, write_encoder, write_json, write_pooled
+from support.tiny import CPU, assert_as_the_reference, reader, write_encoder, write_json, write_pooled
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = ["w1 w2 w3 w4 w5 W6", "w9 w8 w20"]
@@ -27,31 +28,19 @@ IGNORED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", IGNORED)
-def test_files_of_sentence_transformers_do_not_count(folder: Path, name: str) -> None:
-    """Rows, limit and prompts are those of the folder without the file, as in the reference; a notice names it."""
-    write_json(folder, **{name.removesuffix(".json").replace("/", "__"): IGNORED[name]})
+def test_files_of_sentence_transformers_do_not_count(folder: Path) -> None:
+    """Rows, limit and prompts are those of the folder without the files, as in the reference; a notice names them."""
+    for name, content in IGNORED.items():
+        write_json(folder, **{name.removesuffix(".json").replace("/", "__"): content})
     assert_as_the_reference(folder, TEXTS)
     model = load(str(folder), CPU)
     assert model.max_tokens == min(SentenceTransformer(str(folder), device="cpu").max_seq_length, 640)
-    assert model.notice == f"not read, for want of a modules.json: {name.removesuffix('/config.json')}"
-    assert not card_of(model).prompts
-    assert not card_of(model).default_prompt_name
-
-
-def test_with_modules_they_count(folder: Path) -> None:
-    """Negative control: the same files, as the reference reads them then."""
-    described = IGNORED["config_sentence_transformers.json"]
-    write_pooled(
-        folder,
-        config_sentence_transformers=described,
-        sentence_bert_config={"max_seq_length": 9, "do_lower_case": True},
-    )
-    model, oracle = load(str(folder), CPU), SentenceTransformer(str(folder), device="cpu")
-    assert model.max_tokens == oracle.max_seq_length == 9
-    assert card_of(model).prompts == described["prompts"]
-    assert card_of(model).prompts.items() <= oracle.prompts.items()
-    assert not model.notice
+    begin, names = model.notice.split(": ")
+    assert begin == "not read, for want of a modules.json"
+    assert set(names.split(", ")) == {name.removesuffix("/config.json") for name in IGNORED}
+    card = card_of(model)
+    assert not card.prompts
+    assert not card.default_prompt_name
 
 
 @pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-mistral", "tiny-mistral-bidirectional", "tiny-bert"])
@@ -71,49 +60,36 @@ def test_outputs_may_be_tuples_by_the_config(folder: Path) -> None:
 
 
 CHAT = "{% for m in messages %}w5 {{ m.role }} w6 {{ m.content }} w7 {% endfor %}"
-PLACES: dict[str, tuple[str, str]] = {
-    "a file": ("chat_template.jinja", CHAT),
-    "a key": ("tokenizer_config.json", CHAT),
-    "a named file": ("additional_chat_templates/chat.jinja", CHAT),
-}
+PLACES = ["chat_template.jinja", "tokenizer_config.json", "additional_chat_templates/chat.jinja"]
 
 
 def put_template(folder: Path, place: str) -> Path:
-    name, template = PLACES[place]
-    file = folder / name
+    file = folder / place
     file.parent.mkdir(exist_ok=True)
-    said = json.loads(file.read_text()) | {"chat_template": template} if place == "a key" else template
-    file.write_text(json.dumps(said) if place == "a key" else template)
+    config = file.suffix == ".json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"chat_template": CHAT}) if config else CHAT)
     return file
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-bert"])
-def test_a_chat_template_is_refused_by_its_place(tmp_path: Path, name: str, place: str) -> None:
-    """The reference puts every text into it (or fails over a template that has a name): its rows are up to 4 away from
-    those of bare texts, which are served again once the template is gone."""
-    write_encoder(tmp_path, name, "causal-lm" if name == "tiny-qwen3" else "encoder")
-    bare = embed(tmp_path, TEXTS)
-    assert np.abs(bare - SentenceTransformer(str(tmp_path), device="cpu").encode(TEXTS)).max() < 1e-4
+@pytest.mark.parametrize("weights_of", ["causal-lm", "encoder"])
+def test_a_chat_template_is_refused_by_its_place(tmp_path: Path, weights_of: WeightsOf, place: str) -> None:
+    """The reference puts every text into it (or fails over a template that has a name)."""
+    write_encoder(tmp_path, "tiny-qwen3" if weights_of == "causal-lm" else "tiny-bert", weights_of)
     file = put_template(tmp_path, place)
     with pytest.raises(ModelRefused, match=f"{file.name}.* chat template, .* take it away to embed texts as they are"):
         load(str(tmp_path), CPU)
-    oracle = SentenceTransformer(str(tmp_path), device="cpu")
-    if place == "a named file":
-        with pytest.raises(ValueError, match="multiple chat templates"):
-            oracle.encode(TEXTS)
-    else:
-        assert np.abs(bare - oracle.encode(TEXTS)).max() > 1
 
 
 def test_a_chat_template_beside_modules_does_not_count(folder: Path) -> None:
     """The reference reads bare texts then, unless the Transformer's file says otherwise."""
-    put_template(folder, "a file")
+    put_template(folder, "chat_template.jinja")
     write_pooled(folder)
     assert_as_the_reference(folder, TEXTS)
 
 
-SAID: dict[str, tuple[dict[str, Any], int]] = {
+WORDS = " ".join(f"w{number}" for number in range(30))
+LIMITS: dict[str, tuple[dict[str, Any], int | None]] = {
     "the module's own": ({"max_seq_length": 9}, 9),
     "the tokenizer's over it": ({"max_seq_length": 9, "tokenizer_args": {"model_max_length": 7}}, 7),
     "old arguments over new": ({"tokenizer_args": {"model_max_length": 7}, "processor_kwargs": {"padding": True}}, 7),
@@ -125,37 +101,31 @@ SAID: dict[str, tuple[dict[str, Any], int]] = {
         {"max_seq_length": 9, "processing_kwargs": {"text": {"max_length": 7}, "common": {"max_length": 5}}},
         5,
     ),
+    "none": ({"max_seq_length": 9, "processing_kwargs": {"text": {"truncation": False}}}, None),
+    "null for none": ({"max_seq_length": 9, "processing_kwargs": {"text": {"truncation": None}}}, None),
+    "none by name": (
+        {"processing_kwargs": {"text": {"truncation": True}, "common": {"truncation": "do_not_truncate"}}},
+        None,
+    ),
 }
 
 
-@pytest.mark.parametrize("said", SAID)
-def test_of_several_limits_the_reference_s_holds(folder: Path, said: str) -> None:
-    settings, limit = SAID[said]
+@pytest.mark.parametrize("case", LIMITS)
+def test_of_several_limits_the_reference_s_holds(folder: Path, case: str) -> None:
+    """None: texts are never cut."""
+    settings, limit = LIMITS[case]
     write_pooled(folder, sentence_bert_config=settings)
-    text = " ".join(f"w{number}" for number in range(30))
-    fed = SentenceTransformer(str(folder), device="cpu").preprocess([text])["input_ids"][0].tolist()
-    model = load(str(folder), CPU)
-    (ids,) = ids_of(model, [text])
-    assert [*ids[: model.max_tokens - 1], ids[-1]] == fed
-    assert model.max_tokens == len(fed) == limit
+    fed = SentenceTransformer(str(folder), device="cpu").preprocess([WORDS])["input_ids"][0].tolist()
+    ids = reader()(WORDS)["input_ids"]
+    assert repository.read(folder).max_tokens == limit
+    assert fed == ([*ids[: limit - 1], ids[-1]] if limit else ids)
 
 
-WHOLE: dict[str, dict[str, Any]] = {
-    "false": {"text": {"truncation": False}},
-    "none": {"text": {"truncation": None}},
-    "by name": {"text": {"truncation": True}, "common": {"truncation": "do_not_truncate"}},
-}
-
-
-@pytest.mark.parametrize("said", WHOLE)
-def test_texts_that_the_reference_never_cuts_are_read_up_to_the_models_positions(folder: Path, said: str) -> None:
+def test_texts_that_are_never_cut_are_read_up_to_the_models_positions(folder: Path) -> None:
     """The limit of the files does not count then."""
-    write_pooled(folder, sentence_bert_config={"max_seq_length": 9, "processing_kwargs": WHOLE[said]})
-    texts = [" ".join(f"w{number}" for number in range(30)), "w1"]
-    expected = SentenceTransformer(str(folder), device="cpu").encode(texts)
-    model = load(str(folder), CPU)
-    assert model.max_tokens == 640
-    assert np.abs(rows(model, texts) - expected).max() < 2e-5 * max(1.0, float(np.abs(expected).max()))
+    write_pooled(folder, sentence_bert_config=LIMITS["none"][0])
+    assert load(str(folder), CPU).max_tokens == 640
+    assert_as_the_reference(folder, [WORDS, "w1"])
 
 
 @pytest.mark.parametrize(
@@ -174,11 +144,10 @@ def test_other_arguments_of_a_call_are_refused_by_name(folder: Path, processing:
     """What is for images, sounds and videos changes no text."""
     write_pooled(folder, sentence_bert_config={"processing_kwargs": processing})
     with pytest.raises(ModelRefused, match=f"processing_kwargs.*{named}"):
-        load(str(folder), CPU)
-    write_pooled(
-        folder, sentence_bert_config={"processing_kwargs": {"image": {"size": 8}, "text": {"padding": "max_length"}}}
-    )
-    load(str(folder), CPU)
+        repository.read(folder)
+    harmless = {"image": {"size": 8}, "text": {"padding": "max_length"}}
+    write_pooled(folder, sentence_bert_config={"processing_kwargs": harmless})
+    repository.read(folder)
 
 
 def test_every_key_that_the_reference_takes_is_read() -> None:
@@ -189,4 +158,4 @@ def test_every_key_that_the_reference_takes_is_read() -> None:
 def test_an_empty_file_leaves_the_word_to_the_next(folder: Path) -> None:
     """Of the older names the first that holds anything counts."""
     write_pooled(folder, sentence_bert_config={}, sentence_roberta_config={"max_seq_length": 8})
-    assert load(str(folder), CPU).max_tokens == SentenceTransformer(str(folder), device="cpu").max_seq_length == 8
+    assert repository.read(folder).max_tokens == SentenceTransformer(str(folder), device="cpu").max_seq_length == 8

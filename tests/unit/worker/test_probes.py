@@ -51,7 +51,7 @@ def test_the_longest_text_is_among_them() -> None:
 def test_a_step_has_more_tokens_than_a_text_has_positions() -> None:
     """So a model that looks at the step's length where it should look at the text's is found out."""
     probes = Probes.of(BertConfig(vocab_size=100), 512)
-    assert sum(len(probes.texts[each]) for each in [*range(len(probes.texts)), *probes.again]) > 512
+    assert sum(len(probes.texts[place]) for place in [*range(len(probes.texts)), *probes.again]) > 512
 
 
 def test_an_accelerator_that_the_model_fills_leaves_little_for_probes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,6 @@ from transformers import AutoConfig
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.source import LoadOptions
 from harness.random_models import synthetic
@@ -28,11 +27,11 @@ from harness.random_models.writing import write
 from shared.errors import ModelRefused
 from shared.jobs import Job, JobResult
 from support.every_kind import assert_same_bits, numbers_of, vector_jobs, with_all_heads
-from support.in_pieces import run_in_steps
+from support.in_pieces import cut_texts, run_in_steps
 from support.native import LIBRARY, needs_kernels, no_kernels
 from support.tiny import random_ids, run, sparse_rows
 
-pytestmark = [needs_kernels, pytest.mark.slow]
+pytestmark = [needs_kernels, pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 KINDS = ("bert", "nomic_bert", "gte", "jina_embeddings_v3", "modernbert", "eurobert", "qwen2", "qwen3")
 KINDS += ("mistral", "gemma2", "gemma3_text")
 WINDOWED = KINDS[-3:]
@@ -82,7 +81,7 @@ class RandomModel:
         }
         values["intermediate_size"] = chance.choice([32, 40, 96, 128, 224, 384])
         if "head_dim" in BASES.get(kind, ()):
-            shared = chance.choice([each for each in range(1, heads + 1) if heads % each == 0])
+            shared = chance.choice([count for count in range(1, heads + 1) if heads % count == 0])
             values |= {"head_dim": head, "num_key_value_heads": shared, "hidden_size": heads * chance.choice([32, 64])}
         # Wider weights would magnify from layer to layer what the first one rounds.
         values["initializer_range"] = 1.6 / values["hidden_size"] ** 0.5
@@ -156,27 +155,22 @@ def random_jobs(chance: random.Random, width: int) -> list[Job]:
     return chance.sample([job for job in jobs if not getattr(job.work, "sparse_top_k", 0)], chance.randint(3, 8))
 
 
-def random_limits(chance: random.Random, model: Model) -> PieceLimits:
+def random_limits(chance: random.Random, model: Model) -> dict[str, Any]:
     """Long texts in pieces, and texts that begin alike together, as far as the model lets them."""
     longest, shares, together = chance.choice([0, 16, 50, 128]), chance.random() < 0.5, chance.choice([0, 64, 1000])
-    return PieceLimits(
-        longest=0 if model.whole_texts else longest,
-        token_bytes=model.token_bytes or 1,
-        shares=shares and not model.unshared,
-        together=together,
-    )
+    return {
+        "longest": 0 if model.whole_texts else longest,
+        "token_bytes": model.token_bytes or 1,
+        "shares": shares and not model.unshared,
+        "together": together,
+    }
 
 
 def run_at_random(chance: random.Random, engine: ModelEngine, jobs: list[Job]) -> list[JobResult]:
     """The jobs' results, computed in pieces, steps and threads by chance."""
-    threads = torch.get_num_threads()
     torch.set_num_threads(chance.randint(1, 4))
-    engine.cut_texts(random_limits(chance, engine.model))
-    try:
+    with cut_texts(engine, **random_limits(chance, engine.model)):
         return run_in_steps(engine, jobs, chance.randrange(1 << 30), most_units=chance.choice([1, 3, 20]))
-    finally:
-        engine.cut_texts(PieceLimits())
-        torch.set_num_threads(threads)
 
 
 def rows_of(result: JobResult) -> dict[str, np.ndarray]:
@@ -186,21 +180,16 @@ def rows_of(result: JobResult) -> dict[str, np.ndarray]:
     return {name: some for name, some in rows.items() if some.size}
 
 
-def assert_near(results: list[JobResult], expected: list[JobResult]) -> None:
+def assert_close(results: list[JobResult], expected: list[JobResult], least: float | None) -> None:
+    """All numbers within rounding; where a `least` cosine is given, rows by it, and all scores of a job by one."""
     for ours, theirs in zip(results, expected, strict=True):
         assert (ours.row_lengths, ours.token_ids) == (theirs.row_lengths, theirs.token_ids)
         mine = rows_of(ours)
         for name, rows in rows_of(theirs).items():
-            unit = name in ("dense", "tokens") and np.allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-3)
-            assert np.abs(mine[name] - rows).max() <= (UNIT if unit else OTHER * max(1, np.abs(rows).max())), name
-
-
-def assert_close(results: list[JobResult], expected: list[JobResult], least: float) -> None:
-    """In the direction of what is expected: rows by their cosines, all scores of a job by one."""
-    for ours, theirs in zip(results, expected, strict=True):
-        assert (ours.row_lengths, ours.token_ids) == (theirs.row_lengths, theirs.token_ids)
-        mine = rows_of(ours)
-        for name, rows in rows_of(theirs).items():
+            if least is None:
+                unit = name in ("dense", "tokens") and np.allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-3)
+                assert np.abs(mine[name] - rows).max() <= (UNIT if unit else OTHER * max(1, np.abs(rows).max())), name
+                continue
             assert np.isfinite(rows).all()
             products, norms = ((a * b).sum(axis=1) for a, b in ((mine[name], rows), (mine[name], mine[name])))
             lengths = np.sqrt(norms * (rows * rows).sum(axis=1))
@@ -221,13 +210,13 @@ def test_random_steps(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         no_kernels(patch)
         twin = ModelEngine(drawn.load("float32"))
     assert not twin.model.native_layers
+    least = COSINES.get(drawn.number_format)
+    if least is not None and not engine.model.native_layers:
+        least = NOT_NATIVE
     for _ in range(SETS):
         jobs = random_jobs(chance, engine.model.encoder.width)
         results, expected = run_at_random(chance, engine, jobs), run(twin, jobs)
-        if drawn.number_format == "float32":
-            assert_near(results, expected)
-        else:
-            assert_close(results, expected, COSINES[drawn.number_format] if engine.model.native_layers else NOT_NATIVE)
+        assert_close(results, expected, least)
         alone = [run(engine, [job])[0] for job in jobs]
         if not engine.model.other_bits:
             assert_same_bits(results, alone)

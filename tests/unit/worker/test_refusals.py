@@ -1,16 +1,16 @@
 """What cannot be served is refused at load: in one line, with the file and the key at fault."""
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from sentence_transformers import SentenceTransformer
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from gpu_worker.model.loading import load
+from gpu_worker.repository import reading as repository
+from shared.errors import ModelRefused
 from support.breakages import BROKEN, LINEAR, refusal, settings
 from support.tiny import CPU, assert_as_the_reference, reader, write_encoder, write_pooled
 
@@ -28,20 +28,6 @@ def test_a_broken_repository_is_refused_by_file_and_key(whole: Path, broken: str
     assert [part for part in named if part not in said] == [], said
 
 
-BLAMED = [name for name in BROKEN if name.startswith(("a number", "a width", "heads", "the tokenizer", "an older key"))]
-
-SERVED_THERE = ("a number that is a truth",)
-"""There true is 1."""
-
-
-@pytest.mark.parametrize("broken", BLAMED)
-def test_the_reference_fails_on_it_too(whole: Path, broken: str) -> None:
-    BROKEN[broken][0](whole)
-    kinds = (TypeError, OverflowError, AttributeError, ValueError, RuntimeError, StrictDataclassError)
-    with nullcontext() if broken in SERVED_THERE else pytest.raises(kinds):
-        SentenceTransformer(str(whole), device="cpu").encode(["w1 w2 w3"])
-
-
 @pytest.mark.parametrize(
     "described",
     [{"default_prompt_name": "query"}, {"default_prompt_name": "q", "prompts": {"q": None, "document": "w5 "}}],
@@ -51,12 +37,12 @@ def test_a_default_prompt_may_be_empty(whole: Path, described: dict[str, Any]) -
     """The reference has empty ones for queries and documents, and takes null for one."""
     settings("config_sentence_transformers.json", **described)(whole)
     assert_as_the_reference(whole, ["w1 w2 w3"])
-    assert not load(str(whole), CPU).recipe.default_prompt_name
+    assert not repository.read(whole).default_prompt_name
 
 
-@pytest.mark.parametrize("named", ["torch.nn.Tanh", "torch.nn.modules.activation.Tanh", "torch.nn.modules.Identity"])
+@pytest.mark.parametrize("named", ["torch.nn.Tanh", "torch.nn.modules.Identity"])
 def test_an_activation_has_a_short_and_a_long_name(whole: Path, named: str) -> None:
-    """Both are of torch.nn, and both are served as the reference serves them."""
+    """Beside the whole name of its module, which `whole` has; served as the reference serves it."""
     settings(LINEAR, activation_function=named)(whole)
     assert_as_the_reference(whole, ["w1 w2 w3"])
 
@@ -95,3 +81,48 @@ def test_the_arguments_of_old_saves_count(tmp_path: Path) -> None:
     assert_as_the_reference(tmp_path, ["w1 w2 w3 w4 w5 w6 w7", "w9"])
     oracle = SentenceTransformer(str(tmp_path), device="cpu")
     assert load(str(tmp_path), CPU).max_tokens == oracle.max_seq_length == 32
+
+
+UNMET: dict[str, tuple[Any, str]] = {
+    "a later transformers": (
+        {"transformers": ">=99"},
+        r"the model wants transformers >=99, and \d+\.[\d.]+ is what is",
+    ),
+    "an earlier torch by its other name": ({"pytorch": "<1"}, "the model wants torch <1, and"),
+    "a package that is not here": ({"no_such-package": ""}, "wants no-such-package , and it is not installed"),
+    "a reason": ({"python": {"specifier": "<3", "reason": "print is a word"}}, r"python <3 \(print is a word\), and 3"),
+    "a later reference": ({"sentence-transformers": ">=7"}, r"sentence-transformers >=7, and 6\.2\.0 is what is here"),
+}
+MET: dict[str, Any] = {
+    "versions that are here": {
+        "transformers": ">=5",
+        "torch": ">=2",
+        "python": ">=3.11",
+        "sentence-transformers": ">5",
+    },
+    "what cannot be read": {"torch": "newest", "transformers": 5, "tokenizers": {"specifier": None}},
+    "no object": ["transformers>=99"],
+    "none": None,
+}
+
+
+@pytest.mark.parametrize("case", UNMET)
+def test_a_requirement_that_is_not_met_is_refused(folder: Path, case: str) -> None:
+    """By the file, what it wants and what is here; the reference fails on it. Without modules it counts for nothing."""
+    requirements, words = UNMET[case]
+    write_pooled(folder, config_sentence_transformers={"requirements": requirements})
+    with pytest.raises(ModelRefused, match=f"config_sentence_transformers.json: requirements: .*{words}") as raised:
+        repository.read(folder)
+    assert "\n" not in str(raised.value)
+    with pytest.raises(ImportError, match="requires"):
+        SentenceTransformer(str(folder), device="cpu")
+    (folder / "modules.json").unlink()
+    repository.read(folder)
+
+
+@pytest.mark.parametrize("case", MET)
+def test_other_requirements_are_passed_over(folder: Path, case: str) -> None:
+    """Met ones, and those that the reference passes over."""
+    write_pooled(folder, config_sentence_transformers={"requirements": MET[case]})
+    assert repository.read(folder).dense is not None
+    SentenceTransformer(str(folder), device="cpu")

@@ -59,7 +59,6 @@ TEMPLATES = {
     "one where told": (ASKED.replace("w20 {{ told.how }} ", IF_TOLD), REST, "w20 {instruction} " + REST),
     "no instruction": (ASKED.replace("w20 {{ told.how }} ", ""), REST, ""),
     "any roles": (CHATML, PRINTED, "<|im_start|>system {instruction} <|im_end|> " + PRINTED),
-    "none": (None, "", ""),
 }
 
 
@@ -80,9 +79,9 @@ def test_the_legacy_form_of_sparse_encoders(tmp_path: Path) -> None:
 def logits(model: Model, pairs: list[tuple[str, str]]) -> np.ndarray:
     """Pairs as a frontend makes them: with the second text's segment."""
     encodings = Tokenizer.from_buffer(model.tokenizer.content).encode_batch(pairs)
-    seconds = tuple(each.type_ids.index(1) for each in encodings)
+    seconds = tuple(encoding.type_ids.index(1) for encoding in encodings)
     assert model.recipe.classifier is not None
-    result = ask(ModelEngine(model), Classify(), [each.ids for each in encodings], second_segments=seconds)
+    result = ask(ModelEngine(model), Classify(), [encoding.ids for encoding in encodings], second_segments=seconds)
     return scores(result, len(model.recipe.classifier.labels))
 
 
@@ -112,21 +111,15 @@ def test_a_cross_encoder_over_pooled_rows(encoder: Path, tmp_path: Path) -> None
     modules = [Transformer(str(encoder)), Pooling(64, "cls"), Dense(64, 32, activation_function=nn.GELU()), head]
     oracle = CrossEncoder(modules=modules, activation_fn=nn.Identity(), device="cpu")
     oracle.save(str(tmp_path), create_model_card=False)
-    found = logits(load(str(tmp_path), CPU), PAIRS)[:, 0]
-    assert np.abs(found - oracle.predict(PAIRS)).max() < 1e-4
+    ours = logits(load(str(tmp_path), CPU), PAIRS)[:, 0]
+    assert np.abs(ours - oracle.predict(PAIRS)).max() < 1e-4
 
 
-ASKINGS = [
-    pytest.param(template, no, marks=pytest.mark.slow if no is None and template != "no instruction" else ())
-    for template in TEMPLATES
-    for no in (801, None)
-]
-"""Every template with two words; with one of them alone, once. All by `make test-slow`."""
-
-
-@pytest.mark.parametrize(("template", "no"), ASKINGS)
-def test_yes_no_rerankers(tmp_path: Path, template: str, no: int | None) -> None:
-    """LogitScore on a causal model: its ids, its difference, and its template around query and document."""
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_yes_no_rerankers(tmp_path: Path, template: str) -> None:
+    """LogitScore on a causal model: its ids, its difference, and its template around query and document; by the logit
+    of "yes" alone where there is no other word."""
+    no = None if template == "no instruction" else 801
     write_encoder(tmp_path / "plain", "tiny-qwen3", "causal-lm")
     content, *expected = TEMPLATES[template]
     named = reader()
@@ -140,10 +133,16 @@ def test_yes_no_rerankers(tmp_path: Path, template: str, no: int | None) -> None
     assert recipe is not None
     assert recipe.yes_no == (800, no)
     assert [recipe.template, recipe.instructed_template] == expected
+    assert_pairs_equal(model, oracle, named)
+
+
+def assert_pairs_equal(model: Model, oracle: CrossEncoder, named: PreTrainedTokenizerFast) -> None:
+    """Token ids by the template of the recipe, and scores of them."""
+    assert model.recipe.classifier is not None
     features = [oracle.preprocess([pair])["input_ids"][0].tolist() for pair in PAIRS]
-    if recipe.template:
-        texts = [recipe.template.format(query=query, document=document) for query, document in PAIRS]
-        assert features == [named(text, add_special_tokens=False)["input_ids"] for text in texts]
+    template = model.recipe.classifier.template
+    texts = [template.format(query=query, document=document) for query, document in PAIRS]
+    assert features == [named(text, add_special_tokens=False)["input_ids"] for text in texts]
     ours = scores(ask(ModelEngine(model), Classify(), features))[:, 0]
     assert np.abs(ours - oracle.predict(PAIRS)).max() < 1e-4
 
@@ -158,41 +157,36 @@ def write_plain_reranker(folder: Path, family: str, template: str | None = None)
     return folder
 
 
-@pytest.mark.parametrize("place", ["Tiny-Reranker", "Tiny-Reranker/snapshots/0a1b2c"])
-def test_a_reranker_without_modules_asks_for_yes_and_no(tmp_path: Path, place: str) -> None:
-    """By its name and its architecture; the words' ids and Qwen3's question."""
-    folder = write_plain_reranker(tmp_path / place, "tiny-qwen3")
-    recipe = load(str(folder), CPU).recipe.classifier
+QWEN3 = "<Instruct>: Given a web search query, retrieve"
+
+
+@pytest.mark.parametrize(
+    ("place", "template", "question"),
+    [
+        ("Tiny-Reranker/snapshots/0a1b2c", None, QWEN3),
+        ("A-Reranker", "{{ raise_exception('No user query') }}", QWEN3),
+        ("model", ASKED, f"w20 w24 w25 {REST}"),
+    ],
+    ids=["Qwen3's question", "a template that refuses these roles", "its own question"],
+)
+def test_a_reranker_without_modules_asks_for_yes_and_no(
+    tmp_path: Path, place: str, template: str | None, question: str
+) -> None:
+    """By its name and its architecture, or by a template that tells that it is one, whatever its name."""
+    recipe = load(str(write_plain_reranker(tmp_path / place, "tiny-qwen3", template)), CPU).recipe.classifier
     assert recipe is not None
     assert recipe.yes_no == tuple(reader().convert_tokens_to_ids(["yes", "no"]))
     assert "{instruction}" in recipe.instructed_template
-    assert "<|im_start|>assistant" in recipe.template
-    assert "<Instruct>: Given a web search query, retrieve" in recipe.template
-
-
-def test_a_template_that_refuses_these_roles_leaves_the_built_in_question(tmp_path: Path) -> None:
-    """Chat templates of some models raise where there is no message of a user."""
-    folder = write_plain_reranker(tmp_path / "A-Reranker", "tiny-qwen3", "{{ raise_exception('No user query') }}")
-    recipe = load(str(folder), CPU).recipe.classifier
-    assert recipe is not None
-    assert "<Instruct>: Given a web search query" in recipe.template
-
-
-def test_a_rerankers_own_question_comes_first(tmp_path: Path) -> None:
-    """Its template tells that it is one, whatever its name."""
-    recipe = load(str(write_plain_reranker(tmp_path / "model", "tiny-qwen3", ASKED)), CPU).recipe.classifier
-    assert recipe is not None
-    assert recipe.template == f"w20 w24 w25 {REST}"
+    assert question in recipe.template
+    assert ("<|im_start|>assistant" in recipe.template) == (question == QWEN3)
 
 
 @pytest.mark.parametrize(
     ("family", "template", "said"),
     [
         ("tiny-qwen2", None, "no file says how it is asked"),
-        ("tiny-gemma2", None, "no file says how it is asked"),
         ("tiny-qwen3", DOCUMENT_FIRST, "puts the document before the query"),
         ("tiny-qwen3", CHATML, "no file says how it is asked: its chat template names no role 'query' and no role"),
-        ("tiny-gemma2", CHATML, "no file says how it is asked: its chat template names no role 'query' and no role"),
     ],
 )
 def test_a_reranker_whose_question_is_not_known_is_refused(
@@ -211,28 +205,21 @@ def test_a_tokenizer_without_the_words_is_refused(tmp_path: Path) -> None:
         load(str(folder), CPU)
 
 
-@pytest.mark.parametrize("options", [{}, {"closing": "w26"}])
-def test_a_classifier_of_pairs_by_a_template(tmp_path: Path, options: dict[str, str]) -> None:
+def test_a_classifier_of_pairs_by_a_template(tmp_path: Path) -> None:
     """As sentence-transformers saves it, with arguments for the template; plain, it is read the same."""
     write_encoder(tmp_path / "plain", "tiny-qwen3", "sequence-classification", labels=1)
     named = reader()
     named.chat_template = ASKED + "{{ closing }}"
     named.save_pretrained(tmp_path / "plain")
     oracle = CrossEncoder(str(tmp_path / "plain"), activation_fn=nn.Identity(), device="cpu")
-    oracle[0].processing_kwargs = {"chat_template": options} if options else {}
+    oracle[0].processing_kwargs = {"chat_template": {"closing": "w26"}}
     oracle.save(str(tmp_path / "saved"), create_model_card=False)
-    model = load(str(tmp_path / "saved"), CPU)
-    recipe = model.recipe.classifier
-    assert recipe is not None
-    assert recipe.template == f"w20 w24 w25 {REST}" + options.get("closing", "")
-    features = [oracle.preprocess([pair])["input_ids"][0].tolist() for pair in PAIRS]
-    texts = [recipe.template.format(query=query, document=document) for query, document in PAIRS]
-    assert features == [named(text, add_special_tokens=False)["input_ids"] for text in texts]
-    ours = scores(ask(ModelEngine(model), Classify(), features))[:, 0]
-    assert np.abs(ours - oracle.predict(PAIRS)).max() < 1e-4
-    plain = load(str(tmp_path / "plain"), CPU).recipe.classifier
-    assert plain is not None
-    assert plain.template == f"w20 w24 w25 {REST}"
+    model, plain = load(str(tmp_path / "saved"), CPU), load(str(tmp_path / "plain"), CPU)
+    assert model.recipe.classifier is not None
+    assert model.recipe.classifier.template == f"w20 w24 w25 {REST}w26"
+    assert_pairs_equal(model, oracle, named)
+    assert plain.recipe.classifier is not None
+    assert plain.recipe.classifier.template == f"w20 w24 w25 {REST}"
 
 
 def test_grit_lm_pools_what_follows_its_mark(tmp_path: Path) -> None:
@@ -257,5 +244,5 @@ def test_grit_lm_pools_what_follows_its_mark(tmp_path: Path) -> None:
     for row, text in zip(ours, texts, strict=True):
         with torch.inference_mode():
             hidden = model(input_ids=torch.tensor([text])).last_hidden_state[0]
-        kept = hidden[text.index(place) + 1 if place in text else 0 :].mean(dim=0)
-        assert np.abs(row - (kept / kept.norm()).numpy()).max() < 2e-5
+        mean = hidden[text.index(place) + 1 if place in text else 0 :].mean(dim=0)
+        assert np.abs(row - (mean / mean.norm()).numpy()).max() < 2e-5

@@ -26,23 +26,13 @@ def test_only_tokens_that_are_asked_for_have_logits() -> None:
 
 @pytest.mark.parametrize("within", ["the message", "a job", "a MaxSim"])
 def test_entries_are_counted_wherever_they_are(within: str) -> None:
-    """An unknown field takes two bytes and a step of the check."""
-    entries = bytes((15 << 3, 0)) * (MESSAGE_ENTRIES + 1)
-
-    def nested(field: int, content: bytes) -> bytes:
-        size, rest = bytearray(), len(content)
-        while rest > 127:
-            size.append(rest & 127 | 128)
-            rest >>= 7
-        return bytes((field << 3 | 2, *size, rest)) + content
-
-    if within == "a MaxSim":
-        entries = nested(pb.Job.MAX_SIM_FIELD_NUMBER, entries)
-    if within != "the message":
-        entries = nested(pb.AttachRequest.JOBS_FIELD_NUMBER, entries)
+    """An unknown field, here number 2000, takes three bytes and a step of the check."""
+    entries = bytes((0x80, 0x7D, 0)) * (MESSAGE_ENTRIES + 1)
+    job = pb.Job(max_sim=pb.MaxSimOptions.FromString(entries)) if within == "a MaxSim" else pb.Job.FromString(entries)
+    message = entries if within == "the message" else pb.AttachRequest(jobs=[job]).SerializeToString()
     with pytest.raises(LimitExceeded, match=f"more than {MESSAGE_ENTRIES} entries"):
-        check_message(entries)
-    check_message(entries[: len(entries) // 2] if within == "the message" else b"")
+        check_message(message)
+    check_message(message[:3] if within == "the message" else b"")
 
 
 def test_rows_of_a_caller_have_a_bounded_width() -> None:

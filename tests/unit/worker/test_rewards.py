@@ -10,11 +10,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.model.loading import load
 from shared.errors import InvalidInput, UnsupportedTask
-from shared.jobs import Classify, Job, RaggedTokens
-from support.in_pieces import run_in_steps
+from shared.jobs import Classify
 from support.random_models import random_model
 from support.tiny import CPU, ask, random_ids, scores, write_encoder
 
@@ -27,12 +25,12 @@ def write_rewards(folder: Path) -> tuple[torch.nn.Module, torch.nn.Sequential]:
     encoder = AutoModel.from_pretrained(folder, attn_implementation="eager")
     torch.manual_seed(0)
     head = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 2))
-    weights = {f"model.{name}": each for name, each in load_file(folder / "model.safetensors").items()}
-    weights |= {f"score.{name}": each.contiguous() for name, each in head.state_dict().items()}
+    weights = {f"model.{name}": tensor for name, tensor in load_file(folder / "model.safetensors").items()}
+    weights |= {f"score.{name}": tensor.contiguous() for name, tensor in head.state_dict().items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((folder / "config.json").read_text())
-    own = {"AutoModel": "modeling_qwen2_rm.Qwen2ForProcessRewardModel"}
-    config |= {"architectures": ["Qwen2ForProcessRewardModel"], "auto_map": own}
+    auto_map = {"AutoModel": "modeling_qwen2_rm.Qwen2ForProcessRewardModel"}
+    config |= {"architectures": ["Qwen2ForProcessRewardModel"], "auto_map": auto_map}
     (folder / "config.json").write_text(json.dumps(config))
     return encoder, head
 
@@ -72,24 +70,6 @@ def test_rewards_equal_the_two_layers_on_the_marked_tokens(rewarding: Rewarding,
     assert result.row_lengths == (2, 1, 0, 1)
     rows = rewards_alone(encoder, head, texts)
     assert np.abs(scores(result, 2) - rows).max() <= 2e-5 * max(1.0, np.abs(rows).max())
-
-
-def test_rewards_of_long_texts_in_pieces(rewarding: Rewarding) -> None:
-    """Steps end in every piece, at its first and its last token, or in none; texts of 1 to 3 pieces and a token."""
-    encoder, head, engine = rewarding
-    for chunk in (16, 64, 128):
-        texts = random_ids([1, chunk, chunk + 1, 2 * chunk + 3, 3 * chunk + 1, 5], seed=chunk)
-        marks = {0: [0], 2: [chunk - 1, chunk], 3: [chunk, 2 * chunk + 2], 4: [3, chunk + 1, 3 * chunk]}
-        for text, places in marks.items():
-            for place in places:
-                texts[text][place] = MARK
-        engine.cut_texts(PieceLimits(longest=chunk))
-        job = Job(id=1, work=Classify(tokens=True, token_id=MARK), tokens=RaggedTokens.of(texts))
-        [result] = run_in_steps(engine, [job], seed=chunk)
-        engine.cut_texts(PieceLimits())
-        assert result.row_lengths == tuple(text.count(MARK) for text in texts)
-        rows = rewards_alone(encoder, head, texts)
-        assert np.abs(scores(result, 2) - rows).max() <= 2e-5 * max(1.0, np.abs(rows).max())
 
 
 def test_without_an_id_every_token_is_scored(rewarding: Rewarding, texts: list[list[int]]) -> None:

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers.base.modules import Router
 from sentence_transformers.sparse_encoder import SparseEncoder
 
+from gpu_worker import check
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.job import LOOKED_UP
 from gpu_worker.model import queries as model_queries
@@ -21,14 +22,12 @@ from shared.jobs import Encode, Job, JobResult, RaggedTokens, Score
 from shared.vectors import InputType, Layout, ScoringMethod
 from support import asymmetric
 from support.asymmetric import ROWS, TEXTS, dense_model, encoder, inference_free, saved, sparse_static, splade, static
-from support.checked import checked
 from support.references import near
 from support.tiny import CPU, SPARSE, ask, encode, ids_of, run, score, scores, sparse_rows, write_json
 
 QUERY, DOCUMENT, UNSPECIFIED = InputType.QUERY, InputType.DOCUMENT, InputType.UNSPECIFIED
 TABLE = "query_0_SparseStaticEmbedding"
 """The folder of the table."""
-WAYS = {QUERY: "encode_query", DOCUMENT: "encode_document", UNSPECIFIED: "encode"}
 
 
 def query_ids(model: Model, texts: list[str] = TEXTS) -> list[list[int]]:
@@ -37,11 +36,11 @@ def query_ids(model: Model, texts: list[str] = TEXTS) -> list[list[int]]:
     return ids_of(model.queries, texts)
 
 
-def vectors(model: Model, kind: InputType, top_k: int = 0) -> np.ndarray:
+def vectors(model: Model, kind: InputType) -> np.ndarray:
     """Sparse vectors of the texts as texts of a kind, which a worker makes."""
     assert model.queries is not None
     ids = query_ids(model) if (kind or model.queries.default) is QUERY else ids_of(model, TEXTS)
-    return sparse_rows(ask(ModelEngine(model), encode(SPARSE, input_type=kind, sparse_top_k=top_k), ids))
+    return sparse_rows(ask(ModelEngine(model), encode(SPARSE, input_type=kind), ids))
 
 
 @pytest.fixture(scope="module")
@@ -71,14 +70,6 @@ def saved_router(folder: Path, **options: Any) -> SparseEncoder:
     """Inference-free SPLADE, whose Router has these options."""
     router = Router({"query": [sparse_static()], "document": splade(folder / "encoder")}, **options)
     return saved(SparseEncoder(modules=[router], device="cpu", similarity_fn_name="dot"), folder)
-
-
-@pytest.mark.parametrize("top_k", [0, 2])
-def test_every_kind_of_text_has_its_vectors(model: Model, oracle: SparseEncoder, top_k: int) -> None:
-    """Queries by a table, documents by SPLADE, all weights or the largest of a text; others go the default route."""
-    for kind, name in WAYS.items():
-        expected = asymmetric.sparse(getattr(oracle, name)(TEXTS, max_active_dims=top_k or None))
-        near(vectors(model, kind, top_k), expected, 1e-5)
 
 
 @pytest.mark.parametrize("layout", [Layout.MATRIX, Layout.PAIRS])
@@ -112,10 +103,8 @@ def test_a_step_has_jobs_of_both_kinds(model: Model, oracle: SparseEncoder) -> N
     near(sparse_rows(document), asymmetric.sparse(oracle.encode_document(TEXTS)), 1e-5)
 
 
-@pytest.mark.parametrize("options", [{"default_route": "query"}, {}])
-def test_the_default_route_is_the_one_of_the_files(tmp_path: Path, options: dict[str, Any]) -> None:
-    """The one that they name, else the first one."""
-    oracle = saved_router(tmp_path, **options)
+def test_without_a_named_route_the_first_one_is_the_default(tmp_path: Path) -> None:
+    oracle = saved_router(tmp_path)
     model = load(str(tmp_path / "saved"), CPU)
     assert model.queries is not None
     assert model.queries.default is QUERY
@@ -147,25 +136,18 @@ def test_queries_have_limits_of_their_own(model: Model) -> None:
         assert isinstance(answer, JobResult)
 
 
-def test_the_card_tells_the_way_of_queries(model: Model) -> None:
-    """What frontends need: lengths, the default, and the digest of a table that they look up by themselves."""
-    route = card_of(model).query_route
-    assert route is not None
-    assert (route.default_input_type, route.vocabulary_size, len(route.table_digest)) == (DOCUMENT, ROWS, 64)
-    assert set(model.tokenizer_files) == {"tokenizer.json", "query_tokenizer.json", "query_table.f32"}
-
-
 def test_a_table_that_is_too_large_for_frontends_stays(
-    folder: Path, oracle: SparseEncoder, monkeypatch: pytest.MonkeyPatch
+    folder: Path, model: Model, oracle: SparseEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker looks queries up then, and frontends know it."""
+    """The worker looks queries up then, and frontends know it; else they look them up by themselves."""
+    assert set(model.tokenizer_files) == {"tokenizer.json", "query_tokenizer.json", "query_table.f32"}
     monkeypatch.setattr(model_queries, "TABLE_WEIGHTS", ROWS - 1)
-    model = load(str(folder), CPU)
-    route = card_of(model).query_route
+    large = load(str(folder), CPU)
+    route = card_of(large).query_route
     assert route is not None
     assert route.table_digest == ""
-    assert set(model.tokenizer_files) == {"tokenizer.json", "query_tokenizer.json"}
-    near(vectors(model, QUERY), asymmetric.sparse(oracle.encode_query(TEXTS)), 1e-5)
+    assert set(large.tokenizer_files) == {"tokenizer.json", "query_tokenizer.json"}
+    near(vectors(large, QUERY), asymmetric.sparse(oracle.encode_query(TEXTS)), 1e-5)
 
 
 def test_the_table_of_queries_is_part_of_the_fingerprint(model: Model, changed: Path) -> None:
@@ -183,7 +165,6 @@ TYPES = {"a": f"{PACKAGE}SparseStaticEmbedding", "b": f"{PACKAGE}MLMTransformer"
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"types": []}, "types [] must be an object"),
     ({"structure": {}}, "structure has the routes none: a Router is served only as inference-free SPLADE"),
-    ({"structure": {"query": ["a"], "doc": ["b"]}}, "structure has the routes doc, query: a Router is served only"),
     ({"structure": ROUTES | {"image": ["a"]}}, "structure has the routes document, image, query: a Router is served"),
     ({"structure": ROUTES | {"document": ["d"]}}, "'document' must be a list of names in types"),
     ({"types": TYPES | {"a": "os.system"}}, "type os.system is not one of"),
@@ -273,8 +254,7 @@ def test_vectors_of_other_ids_are_refused(changed: Path) -> None:
         load(str(changed), CPU)
 
 
-def test_check_prints_the_route_and_the_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert checked(folder) == 0
-    printed = capsys.readouterr().out
-    assert "query_route                default_input_type DOCUMENT, max_tokens" in printed
-    assert "table                      queries: 1000 float32, 0.0 MiB; frontends look them up" in printed
+def test_check_prints_the_table(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
+    check._print_tables(model)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed == f"table queries: {ROWS} float32, 0.0 MiB; frontends look them up"

@@ -1,34 +1,109 @@
-"""The kernel that finishes rows, and steps by both kernels, in Triton's interpreter against PyTorch's operators.
+"""Kernels that sum segments of rows and that finish rows, in Triton's interpreter, against PyTorch's operators.
 
 It runs one program after the other: what they do at the same time is proven by tests/gpu only.
 """
 
-from collections.abc import Iterator
 from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.kernels.rows import row_kernels
-from gpu_worker.kernels.rows.row_kernels import TORCH_TYPES, PackedRows, PlainRows, RowKernels, unpack
-from gpu_worker.model.loading import load
-from shared.jobs import Encode, Job, JobResult, Score
-from shared.vectors import DataType, MultiVectors, ScoringMethod
-from support.tiny import CPU, DENSE, MULTI, encode, raw, run, score, tokens
+from gpu_worker.kernels.rows.row_kernels import TORCH_TYPES, PackedRows, PlainRows, RowKernels, WeightedRanges
+from gpu_worker.model.heads import pooling
+from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.repository.recipe import POOLINGS
+from shared.vectors import DataType
 
 pytest.importorskip("triton", reason="Triton is published for Linux on x86-64")
 
 from support.interpreted import Launches
-from support.random_models import random_model
-from support.row_cases import DTYPES, segments_of, some_rows, total  # Triton first
+from support.row_cases import DTYPES, segments_of, some_rows, some_segments, total  # Triton first
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+ROWS = 60
 PLAIN = PlainRows()
+MODES = [mode for mode in POOLINGS if "mean" in mode]
+
+
+@settings(max_examples=20)
+@given(
+    some_segments(ROWS, longest=50, most=4),
+    st.sampled_from(DTYPES),
+    st.sampled_from([1, 8, 50, 136]),
+    st.sampled_from([1, 7, 32, 40, 128]),
+)
+def test_sums_equal_the_twins(
+    kernel: ModuleType, ranges: WeightedRanges, dtype: torch.dtype, width: int, chunk: int
+) -> None:
+    """Weights that are equal and that grow, number formats, widths, chunks."""
+    rows = some_rows(ROWS, width, dtype)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "CHUNK_ROWS", chunk)
+        ours = total(kernel.TritonRows(), ranges, rows)
+    theirs = total(PLAIN, ranges, rows)
+    assert (ours.dtype, ours.shape) == (torch.float32, theirs.shape)
+    assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+USUAL = [1, 31, 32, 33, 127, 128, 129, 256, 1000]
+POOLED = [
+    *((mode, dtype, USUAL, place == number) for place, mode in enumerate(MODES) for number, dtype in enumerate(DTYPES)),
+    *((mode, torch.bfloat16, [8192, 3, 20_000], False) for mode in MODES),
+]
+"""The last texts have 64 chunks, and so many that their sums are more than a tile."""
+
+
+@pytest.mark.parametrize(
+    ("mode", "dtype", "lengths"),
+    [pytest.param(*case, marks=() if often else pytest.mark.slow) for *case, often in POOLED],
+)
+def test_pooling_equals_the_twins(
+    kernels: RowKernels, mode: str, dtype: torch.dtype, lengths: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each mode at the edges of tiles and chunks and far beyond, with tokens left out, up to all of them."""
+    batch = RaggedBatch.pack([np.zeros(length, dtype=np.int32) for length in lengths], torch.device("cpu"))
+    hidden = some_rows(batch.total, 24, dtype)
+    for skip in ([0] * len(lengths), [length // 3 for length in lengths], lengths):
+        theirs = pooling.pool(hidden, batch, (mode,), np.array(skip))
+        with monkeypatch.context() as patch:
+            patch.setattr(row_kernels, "choose", lambda device: kernels)
+            ours = pooling.pool(hidden, batch, (mode,), np.array(skip))
+        assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-5 * max(1, max(lengths) ** 0.5 / 10))
+        assert not ours[torch.tensor(skip) >= torch.tensor(lengths)].any()
+
+
+@settings(max_examples=6)
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=3), st.sampled_from([0, 1]), st.data())
+def test_a_sum_does_not_depend_on_its_company(
+    kernels: RowKernels, lengths: list[int], growth: int, data: st.DataObject
+) -> None:
+    """Nor on where it lies, and whether others are split. Not in one bit."""
+    rows = some_rows(sum(lengths), 16)
+    starts = np.cumsum([0, *lengths[:-1]]).tolist()
+    order = data.draw(st.permutations(range(len(lengths))))
+    segments = segments_of([starts[text] for text in order], [lengths[text] for text in order], growth)
+    together = total(kernels, segments, rows)
+    for place, text in enumerate(order):
+        moved = rows[starts[text] : starts[text] + lengths[text]].clone()
+        alone = total(kernels, segments_of([0], [lengths[text]], growth), moved)
+        assert torch.equal(alone[0], together[place])
+
+
+def test_what_is_no_number_stays_with_its_text(kernels: RowKernels) -> None:
+    """Of a tile that is masked nothing is read, and nothing is multiplied by zero."""
+    rows = some_rows(40, 16)
+    rows[10], rows[11, 3] = float("nan"), float("inf")
+    sums = total(kernels, segments_of([0, 10, 11, 12, 5], [10, 1, 1, 28, 0]), rows)
+    assert torch.isfinite(sums[[0, 3, 4]]).all()
+    assert torch.isnan(sums[1]).all()
+    assert sums[2, 3] == float("inf")
+    assert torch.isfinite(sums[2, :3]).all()
 
 
 def awkward(dtype: torch.dtype, width: int) -> Tensor:
@@ -45,12 +120,12 @@ def near(ours: PackedRows, theirs: PackedRows, data_type: DataType, unit: bool) 
     """Bit for bit the twin's where nothing was divided by a length; else within the last bit of the type."""
     assert torch.equal(ours.finite, theirs.finite)
     assert ours.values.shape == theirs.values.shape
-    found = theirs.finite
+    sound = theirs.finite
     if ours.scales is None or theirs.scales is None:
         assert ours.scales is theirs.scales
     else:
-        assert torch.allclose(ours.scales[found], theirs.scales[found], rtol=3e-7, atol=0)
-    left, right = ours.values[found], theirs.values[found]
+        assert torch.allclose(ours.scales[sound], theirs.scales[sound], rtol=3e-7, atol=0)
+    left, right = ours.values[sound], theirs.values[sound]
     if not unit or data_type is DataType.BINARY:
         assert torch.equal(left, right)
     elif data_type is DataType.INT8:
@@ -101,19 +176,19 @@ def test_a_finished_row_does_not_depend_on_its_company(
     chosen = torch.tensor(order[:count])
     picked = kernels.packed(rows, chosen, 0, True, data_type)
     moved = kernels.packed(rows[chosen].clone(), None, 0, True, data_type)
-    own = sound[chosen]
+    finite = sound[chosen]
     for part in (picked, moved):
-        assert torch.equal(part.values[own], whole.values[chosen][own])
-        assert torch.equal(part.finite, sound[chosen])
+        assert torch.equal(part.values[finite], whole.values[chosen][finite])
+        assert torch.equal(part.finite, finite)
         if part.scales is not None and whole.scales is not None:
-            assert torch.equal(part.scales[own], whole.scales[chosen][own])
+            assert torch.equal(part.scales[finite], whole.scales[chosen][finite])
 
 
 @pytest.mark.parametrize("data_type", [DataType.FLOAT16, DataType.BFLOAT16, DataType.INT8])
 def test_ties_are_rounded_to_even(kernels: RowKernels, data_type: DataType) -> None:
     """And what a type cannot hold becomes infinite, as the twin has it; the row itself consisted of numbers."""
     rows = torch.tensor([[127, 0.5, 1.5, 2.5, -0.5, -3.5], [1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-11, 1e5, 3e38, -7e4]])
-    ours, theirs = (each.packed(rows, None, 0, False, data_type) for each in (kernels, PLAIN))
+    ours, theirs = (way.packed(rows, None, 0, False, data_type) for way in (kernels, PLAIN))
     near(ours, theirs, data_type, unit=False)
     assert ours.finite.all()
 
@@ -129,10 +204,11 @@ def test_views_at_odd_addresses_and_with_strides(kernels: RowKernels) -> None:
 @pytest.fixture
 def launches(modules: list[ModuleType], monkeypatch: pytest.MonkeyPatch) -> list[Launches]:
     """Of what sums, and of what finishes."""
-    found = [Launches(modules[0].sum_segments), Launches(modules[0].finish_rows)]
-    for name, each in zip(("sum_segments", "finish_rows"), found, strict=True):
-        monkeypatch.setattr(modules[0], name, each)
-    return found
+    names = ("sum_segments", "finish_rows")
+    watched = [Launches(getattr(modules[0], name)) for name in names]
+    for name, launch in zip(names, watched, strict=True):
+        monkeypatch.setattr(modules[0], name, launch)
+    return watched
 
 
 def test_one_launch_a_form_and_none_for_nothing(kernel: ModuleType, launches: list[Launches]) -> None:
@@ -154,7 +230,7 @@ def test_one_launch_a_form_and_none_for_nothing(kernel: ModuleType, launches: li
 def test_starting_up_calls_every_variant(kernel: ModuleType, launches: list[Launches]) -> None:
     """Whatever is asked for later was compiled before: by plain calls, so nothing but calls decides what that is."""
     kernel.TritonRows().warm(torch.device("cpu"))
-    warmed = [set(each.seen) for each in launches]
+    warmed = [set(launch.seen) for launch in launches]
     assert list(map(len, warmed)) == [len(DTYPES), 2 * len(DTYPES)]
     for dtype in DTYPES:
         for width, dimensions in ((1, 0), (16, 0), (50, 7), (48, 16)):
@@ -163,49 +239,4 @@ def test_starting_up_calls_every_variant(kernel: ModuleType, launches: list[Laun
             for data_type in DataType:
                 kernel.TritonRows().packed(rows, torch.tensor([2]), dimensions, False, data_type)
             kernel.TritonRows().finite(rows)
-    assert [set(each.seen) for each in launches] == warmed
-
-
-CASES: dict[str, list[Encode | Score]] = {
-    "tiny-bert": [
-        *(encode(DENSE, MULTI, data_type=each) for each in (DataType.INT8, DataType.BINARY)),
-        encode(DENSE, dimensions=7, data_type=DataType.FLOAT16),
-        raw(DENSE, MULTI),
-    ],
-    "tiny-colbert": [encode(MULTI, token_ids=True), score(ScoringMethod.LATE_INTERACTION, 2), raw(MULTI)],
-}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_step_gives_what_it_gives_by_the_twin(
-    kernels: RowKernels, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All forms at once, one of them with a text that is split."""
-    engine = ModelEngine(load(random_model(name), CPU))
-    works = CASES[name]
-    jobs = [Job(id=place, work=work, tokens=tokens(3, 9, 4, seed=place)) for place, work in enumerate(works)]
-    jobs.append(Job(id=99, work=works[0], tokens=tokens(129)))
-    theirs = run(engine, jobs)
-    monkeypatch.setattr(row_kernels, "choose", lambda device: kernels)
-    for job, ours, expected in zip(jobs, run(engine, jobs), theirs, strict=True):
-        exact = getattr(job.work, "data_type", DataType.FLOAT32) in (DataType.FLOAT32, DataType.BINARY)
-        for left, right in zip(numbers(job, ours), numbers(job, expected), strict=True):
-            assert torch.allclose(left, right, rtol=0, atol=1e-5 if exact else 1e-2)
-
-
-def numbers(job: Job, result: JobResult) -> Iterator[Tensor]:
-    """Rows as float32, and scores."""
-    for rows in (result.dense, result.tokens):
-        if rows is not None:
-            assert isinstance(job.work, Encode)
-            count = len(rows.data) // job.work.data_type.row_bytes(rows.dimensions)
-            vectors = MultiVectors(
-                data_type=job.work.data_type,
-                dimensions=rows.dimensions,
-                lengths=(count,),
-                data=rows.data,
-                scales=rows.scales,
-            )
-            yield unpack(vectors)
-    if result.scores:
-        yield torch.frombuffer(bytearray(result.scores), dtype=torch.float32)
+    assert [set(launch.seen) for launch in launches] == warmed

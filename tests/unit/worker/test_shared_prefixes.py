@@ -1,8 +1,8 @@
 """Texts that begin alike are computed once, and give what each gives by itself."""
 
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import cast
 
@@ -26,11 +26,10 @@ from gpu_worker.schedule.fair_queue import FairQueue
 from gpu_worker.schedule.interface import JobSlice
 from gpu_worker.schedule.load import LATEST_WEIGHT
 from gpu_worker.schedule.scheduler import Scheduler
-from gpu_worker.schedule.steps import LaunchedStep, PlannedStep
 from harness.synchronous_driver import until_idle
 from shared.jobs import Classify, Job, JobResult, Priority, RaggedTokens
 from support.every_kind import assert_alike, assert_same_bits, vector_engine, vector_jobs
-from support.in_pieces import run_in_steps
+from support.in_pieces import cut_texts, run_in_steps
 from support.native import LIBRARY, needs_kernels
 from support.parity import Tables
 from support.tiny import MULTI, encode, random_ids, raw, run
@@ -39,28 +38,23 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 PREFIX = random_ids([40], seed=9)[0]
 
 
-def family(chance: random.Random, texts: int, longest: int, seed: int) -> list[list[int]]:
+def family(chance: random.Random, count: int, longest: int, seed: int) -> list[list[int]]:
     """Texts of at most `longest` tokens, each of which begins as a random part of one before it and goes on by itself,
     or not at all."""
-    found = random_ids([chance.randint(1, longest)], seed=seed)
-    for number in range(1, texts):
-        other = chance.choice(found)
+    texts = random_ids([chance.randint(1, longest)], seed=seed)
+    for number in range(1, count):
+        other = chance.choice(texts)
         begin = other[: chance.randint(0, len(other))]
         (rest,) = random_ids([chance.randint(0 if begin else 1, longest)], seed=1000 * seed + number)
-        found.append((begin + rest)[:longest])
-    return found
+        texts.append((begin + rest)[:longest])
+    return texts
 
 
-@contextmanager
-def shared_prefixes(engine: ModelEngine, chunk: int = 0, together: int = 0) -> Iterator[None]:
+def shared_prefixes(engine: ModelEngine, chunk: int = 0, together: int = 0) -> AbstractContextManager[None]:
     """Texts of the engine's jobs share first tokens for a while."""
     assert not engine.model.unshared
     token_bytes = engine.model.token_bytes
-    engine.cut_texts(PieceLimits(longest=chunk, token_bytes=token_bytes, shares=True, together=together))
-    try:
-        yield
-    finally:
-        engine.cut_texts(PieceLimits())
+    return cut_texts(engine, longest=chunk, token_bytes=token_bytes, shares=True, together=together)
 
 
 def by_themselves(engine: ModelEngine, jobs: Sequence[Job]) -> list[JobResult]:
@@ -131,23 +125,6 @@ def test_same_bits_whatever_texts_share(name: str, dtype: str) -> None:
             assert_same_bits(run_in_steps(engine, jobs, seed=1, most_units=5), expected)
 
 
-def test_what_a_step_computes_of_texts_that_begin_alike() -> None:
-    """Each token that they have in common once; of equal texts only the last token again."""
-    engine = vector_engine("tiny-qwen3", "float32", True)
-    longer = [*PREFIX, *random_ids([20], seed=5)[0]]
-    jobs = [Job(id=1, work=encode(MULTI), tokens=RaggedTokens.of([PREFIX, longer, longer, PREFIX[: LEAST - 1]]))]
-    spared, total = len(PREFIX) + len(longer) - 1, jobs[0].tokens.total
-    for together in (0, 256):
-        before = engine.shared_tokens
-        with shared_prefixes(engine, together=together):
-            opened = engine.open(jobs[0])
-            step = PlannedStep(slices=[JobSlice(job=opened, start=0, stop=len(opened.costs))])
-            launched = LaunchedStep(planned=step, handle=engine.launch(step.slices), start=0.0)
-            launched.handle.collect()
-        assert engine.shared_tokens - before == spared
-        assert launched.computed_tokens == total - spared <= step.tokens <= total
-
-
 @pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-mistral"])
 def test_long_texts_that_begin_alike_are_computed_once(name: str) -> None:
     """A text in pieces begins where it parts from the one before, whose key slots it attends to; they have room
@@ -215,11 +192,6 @@ class _Watched:
         return self._encoder(batch)
 
 
-def watched(engine: ModelEngine, encoder: _Watched) -> ModelEngine:
-    """The engine with this encoder, whose texts share first tokens."""
-    return ModelEngine(replace(engine.model, encoder=cast(Encoder, encoder)), limits=PieceLimits(shares=True))
-
-
 @pytest.mark.parametrize("failing", [1, 3])
 def test_a_step_that_runs_out_of_memory_is_computed_in_halves(failing: int) -> None:
     """A text whose leader is in no step any more is computed by itself. What the failed step spared does not count."""
@@ -227,7 +199,8 @@ def test_a_step_that_runs_out_of_memory_is_computed_in_halves(failing: int) -> N
     jobs = [Job(id=number, work=raw(MULTI), tokens=texts) for number in (1, 2)]
     expected = by_themselves(engine, jobs)
     encoder = _Watched(engine.model.encoder, failing)
-    failed = watched(engine, encoder)
+    model = replace(engine.model, encoder=cast(Encoder, encoder))
+    failed = ModelEngine(model, limits=PieceLimits(shares=True))
     scheduler = Scheduler(failed, step_tokens=1024, queued_tokens=4096)
     for job in jobs:
         scheduler.submit(job)
@@ -250,10 +223,10 @@ def test_texts_of_two_adapters_share_nothing() -> None:
         ((job, tail), (0, 0), 0),
         ((tail, tail), (0, 0), 0),
     ):
-        sequences = [Sequences(each) for each in pair]
-        for each, adapter in zip(sequences, adapters, strict=True):
-            each.adapter = adapter
-        parts = [TextJob(each, by_length(each), PieceLimits(shares=True)).selection(0, 1) for each in sequences]
+        sequences = [Sequences(asked) for asked in pair]
+        for sequence, adapter in zip(sequences, adapters, strict=True):
+            sequence.adapter = adapter
+        parts = [TextJob(text, by_length(text), PieceLimits(shares=True)).selection(0, 1) for text in sequences]
         assert Step.pack(parts, device, None, None, Upload(device), shares=True).shared_tokens == spared
 
 
@@ -313,7 +286,7 @@ def test_a_step_shares_where_that_spares_an_eighth_or_is_counted_on(together: in
         Sequences(Job(id=number, work=Classify(), tokens=tokens))
         for number, tokens in enumerate([alike, RaggedTokens.of(random_ids([other - 10], seed=4))])
     ]
-    jobs = [TextJob(each, by_length(each), PieceLimits(shares=True, together=together)) for each in sequences]
+    jobs = [TextJob(text, by_length(text), PieceLimits(shares=True, together=together)) for text in sequences]
     parts = [job.selection(0, len(job.costs)) for job in jobs]
     assert Step.pack(parts, device, None, None, Upload(device), shares=True).shared_tokens == spared
     assert Step.pack(parts, device, None, None, Upload(device)).shared_tokens == 0
@@ -331,23 +304,13 @@ def test_frontends_are_told_a_load_in_tokens_of_texts() -> None:
             scheduler.submit(job)
             assert [answer.id for answer in until_idle(scheduler)] == [1]
             scheduler.submit(replace(job, id=2))
-            load, told = scheduler.load, scheduler.told_load
-            assert told.tokens_per_second == pytest.approx(ratio * load.tokens_per_second)
-            assert told.queued_tokens == int(ratio * load.queued_tokens) > 0
-            assert told.estimate(10, Priority.DEFAULT).wait == pytest.approx(
+            load, shown = scheduler.load, scheduler.told_load
+            assert shown.tokens_per_second == pytest.approx(ratio * load.tokens_per_second)
+            assert shown.queued_tokens == int(ratio * load.queued_tokens) > 0
+            assert shown.estimate(10, Priority.DEFAULT).wait == pytest.approx(
                 load.estimate(10, Priority.DEFAULT).wait, rel=0.05
             )
             scheduler.cancel(2)
-
-
-def test_a_step_of_many_texts_is_not_brief() -> None:
-    """However little it costs: outputs of all of them are packed."""
-    tokens = RaggedTokens.of([[*PREFIX, *PREFIX, *PREFIX, number] for number in range(60)])
-    sequences = Sequences(Job(id=1, work=Classify(), tokens=tokens))
-    for together, cost, brief in ((0, 60 * 121, False), (8192, 121 + 59 * (1 + 15), False), (0, 121, True)):
-        job = TextJob(sequences, by_length(sequences), PieceLimits(shares=True, together=together))
-        step = PlannedStep(slices=[JobSlice(job=job, start=0, stop=1 if brief else len(job.costs))])
-        assert (step.tokens, step.tokens + step.spared, step.brief) == (cost, 121 if brief else 60 * 121, brief)
 
 
 @settings(deadline=None, max_examples=200)
@@ -357,8 +320,8 @@ def test_a_text_shares_with_the_one_before_it_what_it_shares_with_any(seed: int,
     chance = random.Random(seed)
     texts = [np.array(text, dtype=np.int32) for text in family(chance, count, longest, seed)]
     kinds = [chance.randint(0, 1) for _ in texts]
-    found = families(texts, kinds)
-    assert sorted(place for members in found for place in members) == sorted(
+    groups = families(texts, kinds)
+    assert sorted(place for members in groups for place in members) == sorted(
         {
             place
             for place, text in enumerate(texts)
@@ -369,7 +332,7 @@ def test_a_text_shares_with_the_one_before_it_what_it_shares_with_any(seed: int,
             and min(len(text), len(same)) > LEAST
         }
     )
-    for members in found:
+    for members in groups:
         for number, shared in enumerate(shared_with_previous(texts, members)):
             text, earlier = texts[members[number]], members[:number]
             most = max((_alike(text, texts[other]) for other in earlier), default=0)
@@ -382,12 +345,3 @@ def _alike(first: np.ndarray, second: np.ndarray) -> int:
     while count < min(len(first), len(second)) and first[count] == second[count]:
         count += 1
     return count
-
-
-def test_no_text_shares_without_limits_that_say_so() -> None:
-    """An engine by itself computes every text whole."""
-    engine = vector_engine("tiny-qwen3", "float32", True)
-    job = Job(id=1, work=encode(MULTI), tokens=RaggedTokens.of([PREFIX, PREFIX]))
-    before = engine.shared_tokens
-    run(engine, [job, replace(job, id=2)])
-    assert engine.shared_tokens == before

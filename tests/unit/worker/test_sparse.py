@@ -24,7 +24,7 @@ TOP_K = st.integers(0, 15)
 
 def vector(weights: dict[int, float]) -> Vector:
     ids = sorted(weights)
-    return np.array(ids, dtype=np.int32), np.array([weights[each] for each in ids], dtype=np.float32)
+    return np.array(ids, dtype=np.int32), np.array([weights[identity] for identity in ids], dtype=np.float32)
 
 
 def as_dict(made: Vector) -> dict[int, float]:
@@ -57,7 +57,7 @@ def test_a_row_becomes_its_weights_above_zero(row: list[float]) -> None:
 def test_pairs_come_in_any_order(weights: dict[int, float], random: object) -> None:
     ids = list(weights)
     random.shuffle(ids)  # type: ignore[attr-defined]
-    values = np.array([weights[each] for each in ids], dtype=np.float32)
+    values = np.array([weights[identity] for identity in ids], dtype=np.float32)
     expected = {identity: weight for identity, weight in weights.items() if weight > 0}
     assert as_dict(sparse.of_pairs(np.array(ids, dtype=np.int32), values)) == expected
 
@@ -80,15 +80,10 @@ def test_tokens_become_the_largest_weight_of_each_id(
     assert [as_dict(vector) for vector in made] == expected
 
 
-@given(SPARSE, TOP_K)
-def test_the_strongest_stay_in_order_of_ids(weights: dict[int, float], top_k: int) -> None:
-    assert as_dict(sparse.strongest(vector(weights), top_k)) == best(weights, top_k)
-
-
 @given(st.lists(SPARSE, max_size=5))
 def test_packed_vectors_read_back(texts: list[dict[int, float]]) -> None:
     """`pack`: lengths, little-endian ids and weights, one text after the other."""
-    packed = sparse.pack([vector(each) for each in texts])
+    packed = sparse.pack([vector(text) for text in texts])
     ends = np.cumsum(packed.lengths)[:-1] if texts else []
     ids, weights = np.frombuffer(packed.indices, "<i4"), np.frombuffer(packed.values, "<f4")
     shares = zip(np.split(ids, ends), np.split(weights, ends), strict=True) if texts else []
@@ -103,14 +98,14 @@ def test_a_matrix_is_every_dot_product(
     """`matrix`, however many queries are looked at together; empty vectors score zero."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sparse, "QUERIES_AT_ONCE", at_once)
-        found = sparse.matrix([vector(each) for each in queries], [vector(each) for each in documents])
-    assert found.tolist() == [[dot(query, document) for document in documents] for query in queries]
+        products = sparse.matrix([vector(query) for query in queries], [vector(document) for document in documents])
+    assert products.tolist() == [[dot(query, document) for document in documents] for query in queries]
 
 
 @given(st.lists(st.tuples(SPARSE, SPARSE), min_size=1, max_size=7))
 def test_pairs_are_dot_products_one_by_one(pairs: list[tuple[dict[int, float], dict[int, float]]]) -> None:
-    found = sparse.pairs([vector(query) for query, _ in pairs], [vector(document) for _, document in pairs])
-    assert found.tolist() == [dot(query, document) for query, document in pairs]
+    products = sparse.pairs([vector(query) for query, _ in pairs], [vector(document) for _, document in pairs])
+    assert products.tolist() == [dot(query, document) for query, document in pairs]
 
 
 def end_of(text: Sequence[int], marks: Sequence[tuple[int, ...]]) -> int:

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -22,7 +22,6 @@ from gpu_worker.engine.step.step import Step
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.loading import load
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.pieces import Piece, SequenceCache
 from gpu_worker.schedule.interface import JobSlice
 from selvage.worker.v1 import worker_pb2
 from shared.jobs import Classify, Encode, Job
@@ -48,21 +47,26 @@ class Counting(TorchDispatchMode):
         return function(*arguments, **(keywords or {}))
 
 
+@cache
+def engine_of(name: str) -> ModelEngine:
+    return ModelEngine(load(random_model(name), CPU))
+
+
 def jobs(count: int, work: Encode | Classify) -> list[Job]:
-    return [Job(id=each, work=work, tokens=tokens(5 + each % 7, seed=each)) for each in range(count)]
+    return [Job(id=number, work=work, tokens=tokens(5 + number % 7, seed=number)) for number in range(count)]
 
 
 def operators(engine: ModelEngine, count: int, work: Encode, monkeypatch: pytest.MonkeyPatch) -> int:
     counting = Counting()
     honest: Callable[[Encoder, RaggedBatch], Tensor] = type(engine.model.encoder).__call__
 
-    def told(encoder: Encoder, batch: RaggedBatch) -> Tensor:
+    def counted(encoder: Encoder, batch: RaggedBatch) -> Tensor:
         hidden = honest(encoder, batch)
         counting.after = True
         return hidden
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(engine.model.encoder), "__call__", told)
+        patch.setattr(type(engine.model.encoder), "__call__", counted)
         with counting:
             run(engine, jobs(count, work))
     return counting.seen.total()
@@ -74,7 +78,7 @@ def operators(engine: ModelEngine, count: int, work: Encode, monkeypatch: pytest
     ids=["dense", "cut and int8", "dense and token rows"],
 )
 def test_many_jobs_run_as_many_operators_as_one(work: Encode, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = ModelEngine(load(random_model("tiny-bert"), CPU))
+    engine = engine_of("tiny-bert")
     alone = operators(engine, 1, work, monkeypatch)
     assert alone > 0
     assert operators(engine, JOBS, work, monkeypatch) <= alone + 4
@@ -91,7 +95,7 @@ def test_many_jobs_go_to_the_device_in_one_copy(name: str, monkeypatch: pytest.M
 
     monkeypatch.setattr(module, "Upload", lambda _: Upload(torch.device("xpu")))
     monkeypatch.setattr(transfer, "to_device", copied)
-    engine = ModelEngine(load(random_model(name), CPU))
+    engine = engine_of(name)
     heads = {DENSE: engine.model.heads.dense, MULTI: engine.model.heads.multi_vector}
     outputs = [output for output, head in heads.items() if head is not None]
     work = encode(*outputs) if outputs else Classify()
@@ -104,7 +108,7 @@ def test_many_jobs_go_to_the_device_in_one_copy(name: str, monkeypatch: pytest.M
 @pytest.mark.parametrize("name", ["tiny-bert", "tiny-colbert", "tiny-qwen3"])
 def test_a_job_that_is_not_cut_is_packed_as_if_all_its_texts_were_looked_at(name: str) -> None:
     """Whole jobs and parts of them, with tails, in one step."""
-    engine = ModelEngine(load(random_model(name), CPU))
+    engine = engine_of(name)
     output = DENSE if engine.model.heads.dense is not None else MULTI
     tails = {} if name == "tiny-qwen3" else {"unattended_tails": (2, 0, 1)}
     opened = [
@@ -113,10 +117,10 @@ def test_a_job_that_is_not_cut_is_packed_as_if_all_its_texts_were_looked_at(name
     ]
     for units in ((0, 3), (1, 3), (2, 2)):
         fast = [opened[0].selection(*units), opened[1].selection(0, 1)]
-        assert all(each.uncut for each in fast)
-        slow = [replace(each, uncut=False) for each in fast]
-        packed = [Step.pack(each, CPU.device, None, None, Upload(CPU.device)) for each in (fast, slow)]
-        for ours, theirs in zip(*(each.packed for each in packed), strict=True):
+        assert all(part.uncut for part in fast)
+        slow = [replace(part, uncut=False) for part in fast]
+        packed = [Step.pack(parts, CPU.device, None, None, Upload(CPU.device)) for parts in (fast, slow)]
+        for ours, theirs in zip(*(step.packed for step in packed), strict=True):
             assert (ours.numbers.tolist(), ours.places.tolist()) == (theirs.numbers.tolist(), theirs.places.tolist())
         for ours, theirs in zip(fast, slow, strict=True):
             assert ours.whole.tolist() == theirs.whole.tolist() == ours.ended.tolist() == theirs.ended.tolist()
@@ -124,34 +128,9 @@ def test_a_job_that_is_not_cut_is_packed_as_if_all_its_texts_were_looked_at(name
             assert ours.pieces() == theirs.pieces() == []
 
 
-def test_hidden_states_of_a_long_text_that_ends_by_itself_are_not_copied() -> None:
-    """They are most of what heads take then. Beside a short text they are put behind its own."""
-    text = np.arange(5, 11, dtype=np.int32)
-    for beside, again in (([], False), ([text[:3]], False), ([], True)):
-        caches = [SequenceCache(6) for _ in range(1 + again)]
-        for cache in caches:
-            cache.add_hidden(0, torch.zeros(4, 8))
-        pieces = [Piece(text, 4, 6, cache) for cache in caches]
-        batch = RaggedBatch.pack(beside, CPU.device, pieces=pieces)
-        hidden = torch.arange(1.0, batch.total + 1)[:, None].expand(-1, 8)
-        shown = Step(batch=batch, texts=batch, packed=[]).hidden_of_texts(hidden)
-        expected = torch.cat([hidden[: 3 * len(beside)], *(cache.hidden for cache in caches)])
-        assert torch.equal(shown, expected)
-        assert (shown.data_ptr() == caches[0].hidden.data_ptr()) == (not beside and not again)
-
-
-def test_hidden_states_of_a_step_that_ends_no_text() -> None:
-    """Those of its short texts, be there any or none."""
-    text = np.arange(5, 11, dtype=np.int32)
-    for beside in ([], [text[:3]]):
-        batch = RaggedBatch.pack(beside, CPU.device, pieces=[Piece(text, 0, 4, SequenceCache(6))])
-        hidden = torch.ones(batch.total, 8)
-        assert Step(batch=batch, texts=batch, packed=[]).hidden_of_texts(hidden).shape == (3 * len(beside), 8)
-
-
 def test_a_row_is_copied_once_from_the_download_to_its_message() -> None:
     """What is shipped is what the result shows; the message's own bytes are the one copy."""
-    engine = ModelEngine(load(random_model("tiny-bert"), CPU))
+    engine = engine_of("tiny-bert")
     texts = tokens(*[200] * 60)
     progress = engine.open(Job(id=1, work=encode(MULTI), tokens=texts))
     flight = engine.launch([JobSlice(job=progress, start=0, stop=len(texts))])
@@ -176,7 +155,7 @@ def test_a_launch_waits_for_nothing() -> None:
     """Not even for the device's thread to begin; the step arrives when it has computed."""
     computing = threading.Event()
     with ThreadPoolExecutor(1) as device:
-        engine = ModelEngine(load(random_model("tiny-bert"), CPU), device)
+        engine = ModelEngine(engine_of("tiny-bert").model, device)
         device.submit(computing.wait)
         progress = engine.open(jobs(1, encode(DENSE))[0])
         flight = engine.launch([JobSlice(job=progress, start=0, stop=1)])
@@ -185,13 +164,3 @@ def test_a_launch_waits_for_nothing() -> None:
         flight.collect()
         assert flight.arrived.done()
     assert progress.result().dense is not None
-
-
-def test_rows_of_a_whole_job_lie_where_they_arrived() -> None:
-    """Jobs of one form share one array; each sees its own part of it."""
-    engine = ModelEngine(load(random_model("tiny-bert"), CPU))
-    progresses = [engine.open(job) for job in jobs(3, encode(DENSE))]
-    engine.launch([JobSlice(job=each, start=0, stop=1) for each in progresses]).collect()
-    views = [np.frombuffer(each.result().dense.data, dtype=np.uint8) for each in progresses]
-    starts = [view.ctypes.data for view in views]
-    assert np.diff(starts).tolist() == [len(views[0])] * 2

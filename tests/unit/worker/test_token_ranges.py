@@ -10,7 +10,6 @@ from torch import nn
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.link.request_check import JobCheck, JobLimits
 from gpu_worker.model.card import card_of
 from gpu_worker.model.heads.heads import DenseHead, Heads
@@ -21,7 +20,7 @@ from gpu_worker.model.source import LoadOptions
 from gpu_worker.repository.recipe import POOLINGS
 from shared.errors import InvalidInput, LimitExceeded, UnsupportedTask
 from shared.jobs import RANGE_TIMES, Classify, Job, RaggedTokens, TokenRanges
-from support.in_pieces import run_in_steps
+from support.in_pieces import cut_texts, run_in_steps
 from support.random_models import random_model
 from support.tiny import DENSE, MULTI, ask, dense_rows, random_ids, raw, run, token_rows
 
@@ -46,9 +45,8 @@ def engine(name: str, modes: tuple[str, ...] = MODES) -> ModelEngine:
     return ModelEngine(replace(model, heads=Heads(dense=dense, multi_vector=model.heads.multi_vector)))
 
 
-def job(number: int = 1, ranges: TokenRanges = RANGES, **options: object) -> Job:
-    work = raw(DENSE, **options)
-    return Job(id=number, work=work, tokens=RaggedTokens.of(TEXTS), prompt_lengths=PROMPTS, ranges=ranges)
+def job(number: int = 1, ranges: TokenRanges = RANGES) -> Job:
+    return Job(id=number, work=raw(DENSE), tokens=RaggedTokens.of(TEXTS), prompt_lengths=PROMPTS, ranges=ranges)
 
 
 def pooled(rows: np.ndarray, start: int, stop: int) -> np.ndarray:
@@ -84,13 +82,10 @@ def test_ranges_of_texts_in_pieces_are_those_of_whole_texts(name: str) -> None:
     served = engine(name)
     assert not served.model.whole_texts
     whole = expected(served)
-    served.cut_texts(PieceLimits(longest=16))
-    try:
+    with cut_texts(served, longest=16):
         for seed in range(4):
             result, _ = run_in_steps(served, [job(), job(2)], seed=seed)
             assert np.abs(dense_rows(result) - whole).max() < 1e-4
-    finally:
-        served.cut_texts(PieceLimits())
 
 
 def test_rows_of_ranges_count_in_the_cost_of_a_job() -> None:
@@ -99,12 +94,9 @@ def test_rows_of_ranges_count_in_the_cost_of_a_job() -> None:
     served = engine("tiny-qwen3")
     assert sorted(served.open(job(ranges=many)).costs) == sorted([7, 90, 1, 130, 64])
     assert sorted(served.open(job()).costs) == sorted(len(text) for text in TEXTS)
-    served.cut_texts(PieceLimits(longest=16))
-    try:
+    with cut_texts(served, longest=16):
         assert list(served.open(job(ranges=many)).costs).count(90) == 1
         assert max(served.open(job()).costs) == 16
-    finally:
-        served.cut_texts(PieceLimits())
 
 
 def test_one_range_of_the_whole_text_is_the_text() -> None:
@@ -135,47 +127,31 @@ def test_only_dense_rows_alone_have_ranges(work: object) -> None:
 
 def test_a_range_within_a_prompt_that_is_left_out_is_refused() -> None:
     """A row of zeros would look like a vector."""
+    within = TokenRanges(counts=(1,) * 5, starts=(0, 1, 0, 0, 0), stops=(7, 3, 1, 6, 64))
     with pytest.raises(InvalidInput, match="prompt"):
-        engine("tiny-bert").open(
-            job(
-                ranges=replace(
-                    RANGES,
-                    stops=(*RANGES.stops[:3], 3, *RANGES.stops[4:]),
-                    starts=(*RANGES.starts[:3], 1, *RANGES.starts[4:]),
-                )
-            )
-        )
+        engine("tiny-bert").open(job(ranges=within))
 
 
-def bounded(times: Sequence[int]) -> Job:
-    """Texts of ten tokens, all of which are in so many ranges."""
-    count = len(times)
-    ranges = TokenRanges(counts=tuple(times), starts=(0,) * sum(times), stops=(10,) * sum(times))
-    return Job(id=1, work=raw(DENSE), tokens=RaggedTokens.of(random_ids([10] * count)), ranges=ranges)
-
-
-def short_spans(tokens: int, spans: int) -> Job:
-    """One text, in so many ranges of its first token."""
-    ranges = TokenRanges(counts=(spans,), starts=(0,) * spans, stops=(1,) * spans)
-    return Job(id=1, work=raw(DENSE), tokens=RaggedTokens.of(random_ids([tokens])), ranges=ranges)
+def in_ranges(length: int, stop: int, times: Sequence[int]) -> Job:
+    """Texts of `length` tokens, the first `stop` of which are in so many ranges each."""
+    ranges = TokenRanges(counts=tuple(times), starts=(0,) * sum(times), stops=(stop,) * sum(times))
+    return Job(id=1, work=raw(DENSE), tokens=RaggedTokens.of(random_ids([length] * len(times))), ranges=ranges)
 
 
 def test_a_sequence_has_no_more_spans_than_a_step_has_tokens() -> None:
     """It ends within one step, which pools all of them; a longer text may have a span for each of its tokens."""
     check = JobCheck(card_of(engine("tiny-bert").model), JobLimits(), 256)
-    check(short_spans(tokens=130, spans=256))
-    check(short_spans(tokens=300, spans=300))
+    check(in_ranges(130, 1, [256]))
+    check(in_ranges(300, 1, [300]))
     with pytest.raises(LimitExceeded, match=r"a sequence of 130 tokens has 257 spans, the limit is 256, the tokens of"):
-        check(short_spans(tokens=130, spans=257))
+        check(in_ranges(130, 1, [257]))
     with pytest.raises(LimitExceeded, match=r"a sequence of 300 tokens has 301 spans, the limit is 300"):
-        check(short_spans(tokens=300, spans=301))
+        check(in_ranges(300, 1, [301]))
 
 
 def test_a_worker_bounds_what_ranges_sum() -> None:
     """Of each text by itself: memory for sums is taken a step at a time."""
-    model = engine("tiny-bert").model
-    check = JobCheck(card_of(model), JobLimits(), 2048)
-    check(bounded([RANGE_TIMES, 1, RANGE_TIMES]))
+    check = JobCheck(card_of(engine("tiny-bert").model), JobLimits(), 2048)
+    check(in_ranges(10, 10, [RANGE_TIMES, 1, RANGE_TIMES]))
     with pytest.raises(LimitExceeded, match=f"{10 * RANGE_TIMES + 10} tokens together"):
-        check(bounded([1, RANGE_TIMES + 1, 1]))
-    assert Abilities(model).pools_spans
+        check(in_ranges(10, 10, [1, RANGE_TIMES + 1, 1]))

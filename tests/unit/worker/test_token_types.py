@@ -59,7 +59,7 @@ def types_of(rule: TokenTypes, texts: Sequence[Sequence[int]], seconds: Sequence
     )
     if batch.token_types is None:
         return None
-    return [each.tolist() for each in np.split(batch.token_types[0].numpy(), batch.offsets[1:-1])]
+    return [row.tolist() for row in np.split(batch.token_types[0].numpy(), batch.offsets[1:-1])]
 
 
 def test_special_tokens_at_the_ends_of_a_text_have_types_of_their_own() -> None:
@@ -168,9 +168,9 @@ def test_pairs_are_fed_with_their_types(kind: str, matters: bool, tmp_path: Path
     with quiet():
         torch.manual_seed(0)
         config = miniature.config_of(kind, num_labels=1, id2label={0: "relevant"})
-        own = AutoModelForSequenceClassification.from_config(config).eval()
-        miniature.widen(own, 0.2)
-        own.save_pretrained(tmp_path)
+        theirs = AutoModelForSequenceClassification.from_config(config).eval()
+        miniature.widen(theirs, 0.2)
+        theirs.save_pretrained(tmp_path)
         own_tokenizer(kind).save_pretrained(tmp_path)
         name_token_types(tmp_path)
         expected = [
@@ -212,8 +212,8 @@ def test_a_tokenizer_that_reads_no_text_is_refused() -> None:
 
 def one_text(**others: list[int]) -> TokenizerInputs:
     values = {"input_ids": [2, 5, 3], "attention_mask": [1, 1, 1], **others}
-    given = {name: np.array(each, dtype=np.int64) for name, each in values.items()}
-    return TokenizerInputs(types=None, texts=(WrittenInputs(inputs=given),))
+    inputs = {name: np.array(row, dtype=np.int64) for name, row in values.items()}
+    return TokenizerInputs(types=None, texts=(WrittenInputs(inputs=inputs),))
 
 
 def tiny_bert() -> BertModel:
@@ -225,17 +225,6 @@ def test_inputs_that_nobody_feeds_are_refused() -> None:
     with pytest.raises(ModelRefused, match="gives position_ids beside token ids, and BertModel reads them"):
         feeding_of(tiny_bert(), one_text(position_ids=[2, 1, 0]))
     assert feeding_of(tiny_bert(), one_text(lengths=[3, 3, 3])).types is None
-
-
-def test_a_mask_is_fed_where_the_tokenizer_gives_one() -> None:
-    """Or where a text is padded, or ends with tokens that nobody attends to: some classes make one of padding ids."""
-    text, texts = np.array([2, 5, 3], dtype=np.int32), one_text()
-    unmasked = replace(texts, texts=(WrittenInputs(inputs={"input_ids": np.array([2, 5, 3])}),))
-    assert set(feeding_of(tiny_bert(), texts).inputs([text], [0], [0])) == {"input_ids", "attention_mask"}
-    feeding = feeding_of(tiny_bert(), unmasked)
-    assert set(feeding.inputs([text], [0], [0])) == {"input_ids"}
-    assert set(feeding.inputs([text], [1], [0])) == {"input_ids", "attention_mask"}
-    assert set(feeding.inputs([text, text[:1]], [0, 0], [0, 0])) == {"input_ids", "attention_mask"}
 
 
 def test_types_that_cannot_be_told_are_refused() -> None:

@@ -17,12 +17,6 @@ def sequences_of(lengths: list[int], tails: list[int] | None = None) -> Sequence
     return Sequences(Job(id=1, work=WORK, tokens=tokens(*lengths), unattended_tails=tuple(tails or ())))
 
 
-def units_of(lengths: list[int]) -> Units:
-    """Units of sequences of so many tokens, in pieces of 16."""
-    sequences = sequences_of(lengths)
-    return Units.of(sequences, Alike.none([(number,) for number in range(len(lengths))]), 16)
-
-
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Sequences, list[tuple[int, ...]], int]:
     """Sequences, their groups in any order, some of them empty, and the most tokens of a piece."""
@@ -52,13 +46,10 @@ def test_long_sequences_alone_are_cut(case: tuple[Sequences, list[tuple[int, ...
         for number in group:
             expected += [(number,)] * (-(-lengths[number] // longest) if number in cut else 1)
     assert units.numbers == expected
-    for (number, *_), count in zip((each for each in units.numbers if each), units.tokens, strict=False):
+    assert bool(units.room) == bool(cut)
+    assert sum(units.room) == 0
+    for (number, *_), count in zip((numbers for numbers in units.numbers if numbers), units.tokens, strict=False):
         assert number not in cut or count <= longest
-
-
-def test_units_without_a_long_sequence_need_no_room() -> None:
-    assert units_of([3, 16]).room == []
-    assert units_of([3, 17]).room == [0, 17, -17]
 
 
 def test_what_never_fits_is_refused_with_the_number_that_would() -> None:

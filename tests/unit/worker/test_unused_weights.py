@@ -1,5 +1,5 @@
 """Weights of a checkpoint that transformers' class does not take: refused by name where they lie inside of the encoder,
-left out where they do not."""
+left out where they do not. The encoder's own pooler is left out where no output is made of it."""
 
 from pathlib import Path
 
@@ -8,8 +8,12 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from torch import nn
 
+from gpu_worker.model.heads.building import UnusedPooler
+from gpu_worker.model.heads.heads import EncoderStandIn
 from gpu_worker.model.loading import load
+from gpu_worker.model.native.families import FAMILIES
 from gpu_worker.model.source import quiet
 from gpu_worker.repository import weights
 from gpu_worker.repository.recipe import Recipe, WeightsOf
@@ -17,9 +21,11 @@ from harness import supported_models as census
 from harness.random_models import miniature
 from shared.errors import ModelRefused
 from support.architectures import LISTED, TOLD
-from support.breakages import refusal, settings
+from support.breakages import refusal
+from support.parity import Tables
 from support.tiny import CPU, rows, write_encoder
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = ["w1 w2 w3 w4 w5", "w9 w8"]
 
 
@@ -29,20 +35,10 @@ def add(folder: Path, *names: str) -> None:
     save_file(load_file(file) | {name: torch.ones(3, 5) for name in names}, file, metadata={"format": "pt"})
 
 
-@pytest.mark.parametrize("kind", ["relative_key", "relative_key_query"])
-@pytest.mark.parametrize("saved", ["encoder", "masked-lm"])
-def test_relative_positions_of_earlier_versions_are_refused(tmp_path: Path, kind: str, saved: WeightsOf) -> None:
-    """transformers 5 has no such positions, and its class would add absolute ones alone."""
-    write_encoder(tmp_path, "tiny-bert", saved)
-    settings("config.json", position_embedding_type=kind)(tmp_path)
-    prefix = "bert." if saved == "masked-lm" else ""
-    names = [f"{prefix}encoder.layer.{layer}.attention.self.distance_embedding.weight" for layer in (0, 1)]
-    add(tmp_path, *names)
-    said = refusal(tmp_path)
-    assert f"BertModel of transformers takes no {names[0]}, {names[1]}, which lie inside of the encoder" in said
-
-
+DISTANCES = "encoder.layer.0.attention.self.distance_embedding.weight"
 INSIDE: dict[str, tuple[str, WeightsOf, str]] = {
+    "relative positions of transformers 4": ("tiny-bert", "encoder", DISTANCES),
+    "the same below a head": ("tiny-bert", "masked-lm", f"bert.{DISTANCES}"),
     "a bias of a layer": ("tiny-qwen3", "causal-lm", "model.layers.1.mlp.up_proj.bias"),
     "a weight of the embeddings": ("tiny-bert", "encoder", "embeddings.word_scale"),
     "a norm over the embeddings": ("tiny-qwen3", "causal-lm", "model.embed_norm.weight"),
@@ -53,36 +49,36 @@ INSIDE: dict[str, tuple[str, WeightsOf, str]] = {
 
 @pytest.mark.parametrize("case", INSIDE)
 def test_what_lies_inside_of_the_encoder_is_refused(tmp_path: Path, case: str) -> None:
-    """A layer, an embedding or a norm that the class does not have."""
+    """A layer, an embedding or a norm that the class does not have: its rows would be others."""
     name, saved, key = INSIDE[case]
     write_encoder(tmp_path, name, saved)
     add(tmp_path, key)
-    assert key in refusal(tmp_path)
+    assert f"Model of transformers takes no {key}, which lie inside of the encoder" in refusal(tmp_path)
 
 
-LEFT_OUT: dict[str, tuple[str, WeightsOf, tuple[str, ...]]] = {
-    "heads of pretraining": ("tiny-bert", "encoder", ("cls.predictions.bias", "cls.seq_relationship.weight")),
-    "a norm of a head": ("tiny-bert", "masked-lm", ("vocab_layer_norm.weight",)),
-    "a pooler": ("tiny-modernbert", "encoder", ("pooler.dense.weight",)),
-    "a pooler of another kind": ("tiny-bert", "encoder", ("pooler.norm.weight",)),
-    "DeBERTa's heads": ("tiny-deberta-v2", "encoder", ("lm_predictions.lm_head.bias", "some_predictions.dense.bias")),
-    "a language model's head": ("tiny-qwen3", "encoder", ("lm_head.weight",)),
-    "towers of sounds and pictures": ("tiny-qwen3", "causal-lm", ("audio.norm.weight", "model.embed_vision.weight")),
-    "a layer that predicts further tokens": ("tiny-qwen3", "causal-lm", ("model.layers.61.embed_tokens.weight",)),
-}
+LEFT_OUT: list[tuple[str, WeightsOf, tuple[str, ...]]] = [
+    ("tiny-bert", "encoder", ("cls.predictions.bias", "cls.seq_relationship.weight", "pooler.norm.weight")),
+    ("tiny-bert", "masked-lm", ("vocab_layer_norm.weight",)),
+    ("tiny-modernbert", "encoder", ("pooler.dense.weight",)),
+    ("tiny-deberta-v2", "encoder", ("lm_predictions.lm_head.bias", "some_predictions.dense.bias")),
+    ("tiny-qwen3", "encoder", ("lm_head.weight",)),
+    ("tiny-qwen3", "causal-lm", ("audio.norm.weight", "model.embed_vision.weight")),
+    ("tiny-qwen3", "causal-lm", ("model.layers.61.embed_tokens.weight",)),
+]
+"""Heads of pretraining and poolers, towers of sounds and pictures, a layer that predicts further tokens."""
 
 
-@pytest.mark.parametrize("case", LEFT_OUT)
-def test_what_lies_outside_is_left_out_and_told(tmp_path: Path, case: str) -> None:
+@pytest.mark.parametrize(("name", "saved", "keys"), LEFT_OUT)
+def test_what_lies_outside_is_left_out_and_told(
+    tmp_path: Path, name: str, saved: WeightsOf, keys: tuple[str, ...]
+) -> None:
     """Rows are those without it, and the notice names it."""
-    name, saved, keys = LEFT_OUT[case]
     write_encoder(tmp_path, name, saved)
-    model = load(str(tmp_path), CPU)
-    assert [key for key in keys if key in model.notice] == []
-    expected = rows(model, TEXTS)
+    before = load(str(tmp_path), CPU)
+    assert [key for key in keys if key in before.notice] == []
     add(tmp_path, *keys)
     model = load(str(tmp_path), CPU)
-    assert np.array_equal(rows(model, TEXTS), expected)
+    assert np.array_equal(rows(model, TEXTS), rows(before, TEXTS))
     assert [key for key in keys if key not in model.notice] == []
 
 
@@ -125,10 +121,7 @@ def test_constants_of_old_checkpoints_are_no_weights(tmp_path: Path, kind: str) 
         assert weights.load(tmp_path, Recipe(), CPU, False)[1] == ""
 
 
-OFTEN = {
-    "albert", "bart", "bert", "deberta-v2", "distilbert", "electra", "esm", "gemma3_text", "gpt2", "gpt_neox", "llama",
-    "modernbert", "mt5", "qwen3", "roberta", "t5", "xlm", "xlnet",
-}  # fmt: skip
+OFTEN = {"albert", "bart", "bert", "deberta-v2", "gemma3_text", "gpt2", "modernbert", "qwen3", "t5", "xlnet"}
 HEADS: dict[str, WeightsOf] = {
     "AutoModel": "encoder",
     "AutoModelForPreTraining": "encoder",
@@ -142,17 +135,17 @@ HEADS: dict[str, WeightsOf] = {
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(each, marks=() if each in OFTEN else pytest.mark.slow) for each in LISTED]
+    "kind", [pytest.param(kind, marks=() if kind in OFTEN else pytest.mark.slow) for kind in LISTED]
 )
 def test_no_checkpoint_that_transformers_itself_saves_is_refused_for_what_it_holds(kind: str, tmp_path: Path) -> None:
     """Of every class of a family, as its bare encoder and as the class itself."""
-    said = [
-        _refusal(tmp_path / str(number), each)
+    refusals = [
+        _refusal(tmp_path / str(number), loaded_as)
         for number, weights_of in enumerate(_save(kind, tmp_path))
-        for each in sorted({"encoder", weights_of})
+        for loaded_as in sorted({"encoder", weights_of})
     ]
-    assert [each for each in said if "inside of the encoder" in each] == []
-    assert "" in said or TOLD[kind] == census.REFUSED
+    assert [refused for refused in refusals if "inside of the encoder" in refused] == []
+    assert "" in refusals or TOLD[kind] == census.REFUSED
 
 
 def _refusal(folder: Path, weights_of: WeightsOf) -> str:
@@ -177,3 +170,17 @@ def _save(kind: str, folder: Path) -> list[WeightsOf]:
             model.save_pretrained(folder / str(len(saved)))
             saved.append(weights_of)
     return saved
+
+
+@pytest.mark.parametrize(("output", "poolers"), [("vectors", 0), ("cross-encoder", 1)])
+def test_no_step_runs_a_pooler_that_nobody_reads(
+    tables: Tables, output: str, poolers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gates have passed: hidden states and logits are those of the class with its pooler."""
+    monkeypatch.delitem(FAMILIES, "bert")  # the kernels run no pooler in any case
+    model = load(str(tables.folder("tiny-bert", output)), CPU)
+    assert isinstance(model.encoder.model.pooler, UnusedPooler)
+    modules = [module for head in model.heads.modules() for module in head.modules()]
+    stand_ins = [module for module in modules if isinstance(module, EncoderStandIn)]
+    assert [type(stand_in.pooler).__name__ for stand_in in stand_ins] == ["BertPooler"] * poolers
+    assert all(isinstance(stand_in.pooler, nn.Module) for stand_in in stand_ins)

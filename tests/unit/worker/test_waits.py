@@ -1,15 +1,15 @@
 """A step launches and never waits: nothing is read back from the device before everything is shipped."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 
 import pytest
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.loading import load
+from gpu_worker.ragged.batch import RaggedBatch
 from shared.jobs import Classify, Encode, Job, MaxSim, Score
 from shared.vectors import DataType, Layout, MultiVectors, ScoringMethod
 from support.device import ReadBack, watched
@@ -22,7 +22,7 @@ VECTORS = MultiVectors(data_type=DataType.BINARY, dimensions=8, lengths=(2, 0, 3
 pytestmark = pytest.mark.usefixtures("one_thread")
 CASES: dict[str, tuple[str, list[Encode | Score | Classify]]] = {
     "dense": ("tiny-bert", [encode(DENSE), encode(DENSE, dimensions=16), raw(DENSE)]),
-    "every data type": ("tiny-bert", [encode(DENSE, MULTI, data_type=each) for each in DataType]),
+    "every data type": ("tiny-bert", [encode(DENSE, MULTI, data_type=data_type) for data_type in DataType]),
     "decoder": ("tiny-gemma2", [encode(DENSE, MULTI, token_ids=True)]),
     "relative positions": ("tiny-deberta-v2", [encode(DENSE, MULTI)]),
     "relative distances": ("tiny-mpnet", [encode(DENSE, MULTI)]),
@@ -54,11 +54,11 @@ def jobs_of(works: list[Encode | Score | Classify]) -> list[Job]:
         Job(id=number, work=work, tokens=tokens(3, 19, 7, 7, seed=number), **beside)
         for number, work in enumerate(works)
     ]
-    given = [
+    compared = [
         MaxSim(queries=VECTORS, documents=VECTORS, layout=layout, unit_rows=True, mean=paired, explain=paired)
         for layout, paired in ((Layout.PAIRS, True), (Layout.MATRIX, False))
     ]
-    return texts + [Job(id=100 + number, work=work) for number, work in enumerate(given)]
+    return texts + [Job(id=100 + number, work=work) for number, work in enumerate(compared)]
 
 
 @cache
@@ -84,46 +84,25 @@ def test_no_step_reads_from_the_device(case: str, width: int | None, monkeypatch
     assert device.computed > 100  # it saw the steps at all
 
 
-READS: dict[str, Callable[[Tensor], object]] = {
-    "item": lambda rows: rows.sum().item(),
-    "tolist": lambda rows: rows.tolist(),
-    "cpu": lambda rows: rows.cpu(),
-    "numpy": lambda rows: rows.numpy(),
-    "float": lambda rows: float(rows.sum()),
-    "a condition": lambda rows: 1 if rows.sum() > 0 else 0,
-    "equal": lambda rows: torch.equal(rows, rows),
-    "nonzero": lambda rows: rows.nonzero(),
-    "unique": lambda rows: torch.unique(rows),
-    "a mask": lambda rows: rows[rows > 0],
-    "filling by a mask": lambda rows: rows.clone().__setitem__(rows > 0, torch.zeros(1)),
-    "where": lambda rows: torch.where(rows > 0),
-}
+READS: list[Callable[[Tensor], object]] = [
+    lambda rows: rows.sum().item(),
+    lambda rows: rows.cpu(),
+    lambda rows: 1 if rows.sum() > 0 else 0,
+    lambda rows: rows[rows > 0],
+]
 
 
-class Reading(nn.Module):
-    """A head that looks at its rows."""
+@pytest.mark.parametrize("read", READS, ids=["item", "cpu", "a condition", "a mask"])
+def test_an_encoder_that_reads_is_caught(read: Callable[[Tensor], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control."""
+    engine = engine_of("tiny-bert")
+    honest = type(engine.model.encoder).__call__
 
-    def __init__(self, head: nn.Module, read: Callable[[Tensor], object]) -> None:
-        super().__init__()
-        self.head, self.read, self.width, self.poolings = head, read, head.width, head.poolings
+    def reading(encoder: Encoder, batch: RaggedBatch) -> Tensor:
+        hidden = honest(encoder, batch)
+        read(hidden)
+        return hidden
 
-    def plan(self, *arguments: object) -> Callable[[Tensor], Tensor]:
-        run = self.head.plan(*arguments)
-
-        def reading(hidden: Tensor) -> Tensor:
-            rows: Tensor = run(hidden)
-            self.read(rows)
-            return rows
-
-        return reading
-
-
-@pytest.mark.parametrize("read", READS)
-def test_a_head_that_reads_is_caught(read: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = engine_of("tiny-bert").model
-    assert model.heads.dense is not None
-    heads = replace(model.heads, dense=Reading(model.heads.dense, READS[read]))
-    engine = ModelEngine(replace(model, heads=heads))
-    run(engine, jobs_of([encode(DENSE)]))
+    monkeypatch.setattr(type(engine.model.encoder), "__call__", reading)
     with watched(engine, monkeypatch), pytest.raises(ReadBack):
         run(engine, jobs_of([encode(DENSE)]))
