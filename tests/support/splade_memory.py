@@ -1,6 +1,6 @@
 """A process that makes sparse vectors of 16,384 tokens and prints how much memory that took beside the weights.
 
-Arguments: tokens a text, and the elements of logits that may be in memory at once (0: as the worker has it).
+Argument: tokens a text.
 """
 
 import json
@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 from transformers import AutoConfig
 
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.model.heads import heads
 from gpu_worker.model.loading import load
 from gpu_worker.schedule.fair_queue import FairQueue
 from gpu_worker.schedule.interface import JobSlice
@@ -38,8 +37,7 @@ def memory(key: str) -> int:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith(f"{key}:"))
 
 
-def main(length: int, elements: int) -> None:
-    heads.CHUNK_ELEMENTS = elements or heads.CHUNK_ELEMENTS
+def main(length: int) -> None:
     engine = loaded()
     texts = RaggedTokens.of(random_ids([length] * (TOKENS // length), vocabulary=VOCABULARY))
     progress = engine.open(Job(id=1, work=encode(SPARSE, sparse_top_k=64), tokens=texts))
@@ -60,4 +58,4 @@ def main(length: int, elements: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]))

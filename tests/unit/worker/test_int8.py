@@ -16,7 +16,7 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
 from gpu_worker.kernels.cpu import library
-from gpu_worker.model import execution, source
+from gpu_worker.model import execution
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.native.families import FAMILIES
@@ -160,16 +160,6 @@ def test_a_load_in_int8(dtype: str) -> None:
 
 
 @needs_kernels
-def test_another_rounding_has_another_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers of before and after a change of it are told apart, though their cards name the same layers."""
-    today = loaded("tiny-roberta", "int8")
-    monkeypatch.setattr(source, "ROUNDING", "int8 as it was")
-    before = loaded("tiny-roberta", "int8")
-    assert before.fingerprint != today.fingerprint
-    assert card_of(before).linear == card_of(today).linear
-
-
-@needs_kernels
 def test_layers_of_no_known_form_are_rounded_one_by_one() -> None:
     """But for those that choose experts, that a head shares, or whose sizes the kernels do not take."""
     shared = nn.Linear(32, 32)
@@ -246,16 +236,12 @@ def test_cosines_of_nothing() -> None:
 
 
 @needs_kernels
-@pytest.mark.parametrize("family", ["splinter", "layoutlm"])
-def test_models_that_do_not_run_packed_are_served_in_int8_too(family: str, tmp_path: Path) -> None:
+def test_models_that_do_not_run_packed_are_served_in_int8_too(tmp_path: Path) -> None:
     """Whole layers run in packed batches alone; linear layers run anywhere. Nor does an exact load try whole layers."""
-    miniature.write(tmp_path, family)
+    miniature.write(tmp_path, "splinter")
     eight, exact = load(str(tmp_path), CPU, LoadOptions(linear="int8")), load(str(tmp_path), CPU)
-    assert (
-        eight.encoder.unpacked_reason
-        == exact.encoder.unpacked_reason
-        == "transformers' class takes no attention but its own"
-    )
+    reason = "transformers' class takes no attention but its own"
+    assert eight.encoder.unpacked_reason == exact.encoder.unpacked_reason == reason
     assert any(isinstance(module, Int8Linear) for module in eight.encoder.model.modules())
     assert not any("native" in line for line in exact.findings)
 

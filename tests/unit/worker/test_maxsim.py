@@ -188,26 +188,6 @@ def test_the_operator_refuses_what_lies_outside() -> None:
             maxsim(*arguments, 0.0)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_an_absent_row_is_minus_infinity(kernel: str) -> None:
-    """Zero padding would raise the score of a short document whose products are all negative."""
-    queries, documents = torch.ones(2, 4), -torch.ones(5, 4)
-    texts = Texts.end_to_end(np.array([1, 4]))
-    for layout, asked in ((Layout.MATRIX, [2]), (Layout.PAIRS, [1, 1])):
-        comparison = Comparison(queries=Texts.end_to_end(np.array(asked)), documents=texts, layout=layout)
-        scores = kernel_of(kernel)(queries, documents, [comparison], np.array([True, False, True, False, False]))
-        assert scores.tolist() == [-8.0, -8.0] if layout is Layout.MATRIX else [-4.0, -4.0]
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_a_document_of_skipped_rows_alone_has_the_lowest_score(kernel: str) -> None:
-    texts = Texts.end_to_end(np.array([2, 2]))
-    comparison = Comparison(queries=Texts.end_to_end(np.array([3])), documents=texts, layout=Layout.MATRIX)
-    scores = kernel_of(kernel)(rows(3), rows(4), [comparison], np.array([False, False, True, False]))
-    assert scores[0] == EMPTY_DOCUMENT
-    assert scores[1] > -100
-
-
 @given(
     st.lists(st.integers(0, 7), min_size=1, max_size=7),
     st.integers(0, 6),
