@@ -26,7 +26,6 @@ LONGEST_FIRST = (
     "unit/worker/test_as_the_reference.py",
     "unit/worker/test_late_interaction_files.py",
     "unit/worker/test_maxsim_kernel.py",
-    "unit/worker/test_memory.py",
     "unit/worker/test_t5.py",
     "unit/worker/test_every_architecture.py",
     "unit/worker/test_adapters.py",
