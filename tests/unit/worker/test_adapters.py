@@ -11,11 +11,12 @@ import pytest
 import torch
 from peft import PeftModel
 from sentence_transformers import SentenceTransformer
-from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, GPT2Config, GPT2Model
+from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import load
 from gpu_worker.repository.files import pickles_beside_safetensors
+from harness.random_models import miniature
 from shared.jobs import Classify
 from support.adapted import (
     beside_weights,
@@ -126,13 +127,6 @@ def test_the_fingerprint_counts_base_and_adapter(encoder: Path, tmp_path: Path) 
     write_json(base, config=json.loads((base / "config.json").read_text()) | {"layer_norm_eps": 1e-6})
     prints.append(load(str(other), CPU).fingerprint)
     assert len({*prints}) == len(prints)
-
-
-def write_gpt2(folder: Path) -> None:
-    """A tiny GPT-2: its layers are of Conv1D, which holds weights as [in, out]."""
-    torch.manual_seed(0)
-    GPT2Model(GPT2Config(vocab_size=1000, n_positions=640, n_embd=64, n_layer=2, n_head=4)).save_pretrained(folder)
-    reader().save_pretrained(folder)
 
 
 def a_pickle(folder: Path) -> None:
@@ -247,7 +241,7 @@ def test_more_than_lora_of_linear_layers_is_to_be_merged(encoder: Path, tmp_path
 
 
 def test_layers_of_gpt2_are_to_be_merged(tmp_path: Path) -> None:
-    write_gpt2(tmp_path / "base")
+    miniature.write(tmp_path / "base", "gpt2")
     layers = {"target_modules": ["c_attn"], "fan_in_fan_out": True}
     folder = write_sentence_model(tmp_path / "adapter", tmp_path / "base", **layers)
     key = "base_model.model.h.0.attn.c_attn.lora_A.weight of a Conv1D"

@@ -221,23 +221,6 @@ def test_a_pair_has_the_bits_of_a_matrix(name: str) -> None:
     assert np.array_equal(pairs.ravel(), matrix.diagonal())
 
 
-def test_an_explanation_has_the_same_bits_by_any_threads_and_alone() -> None:
-    """Similarities of each query token; and the places of the winners."""
-    running, texts = engine("tiny-colbert", "float32"), random_ids([9, 3, 64, 17, 40])
-    explained = score(ScoringMethod.LATE_INTERACTION, 1, explain=True)
-    whole = ask(running, explained, texts)
-    similarities = np.frombuffer(whole.similarities, "<i4").reshape(len(texts) - 1, -1)
-    torch.set_num_threads(3)
-    try:
-        by_threads = ask(running, explained, texts)
-    finally:
-        torch.set_num_threads(1)
-    assert (by_threads.similarities, by_threads.winners) == (whole.similarities, whole.winners)
-    for document, expected in zip(texts[1:], similarities, strict=True):
-        alone = ask(running, explained, [texts[0], document])
-        assert np.array_equal(np.frombuffer(alone.similarities, "<i4"), expected)
-
-
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 100), st.integers(1, 130), st.integers(1, 70), st.sampled_from(NATIVE))
 def test_products_of_any_sizes_equal_pytorchs(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> None:

@@ -263,14 +263,6 @@ def test_a_step_is_late_at_ten_times_what_its_tokens_predict(
     assert (driver.overdue(seconds, tokens, speed) > 0) is late
 
 
-def test_seconds_in_which_the_process_stood_still_are_no_seconds_of_a_step() -> None:
-    """Of the same step all of them, of another one none; what a look comes late by is counted too."""
-    pauses = driver.Pauses()
-    looks = [(0.3, 0.5, 0.3), (8.8, 8.5, 0.8), (9.4, 0.6, 1.3), (17.9, 8.5, 1.8), (0.4, 0.5, 0.4), (0.2, 8.5, 0.0)]
-    for seconds, slept, left in looks:
-        assert pauses.left_out_of(seconds, slept=slept, planned=0.5, computed=0.01) == pytest.approx(left, abs=0.02)
-
-
 @pytest.mark.parametrize("cores", [0, 1, 64])
 def test_what_a_step_computes_while_no_look_is_possible_is_its_own(cores: int) -> None:
     """A thread that holds the interpreter's lock for eight seconds takes as many of a processor. A process that is

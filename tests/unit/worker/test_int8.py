@@ -37,7 +37,7 @@ from shared.jobs import Job
 from support.flaws import Flawed
 from support.native import EMULATED, LIBRARY, emulated_instructions, has_itself, needs_kernels
 from support.random_models import random_model
-from support.tiny import DENSE, encode, run, tokens
+from support.tiny import DENSE, dense_rows, encode, run, tokens
 
 FORMATS = sorted(LIBRARY.formats, key=str)
 CPU = Placement.choose("cpu", "float32")
@@ -137,8 +137,7 @@ def loaded(name: str, linear: Linear, dtype: str = "float32") -> Model:
 
 def vectors(model: Model) -> np.ndarray:
     result = run(ModelEngine(model), [Job(id=1, work=encode(DENSE), tokens=tokens(5, 40, 1, 17))])[0]
-    assert result.dense is not None
-    return np.frombuffer(result.dense.data, dtype="<f4").reshape(4, -1)
+    return dense_rows(result)
 
 
 @needs_kernels

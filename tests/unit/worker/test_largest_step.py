@@ -35,12 +35,12 @@ from support.tiny import CPU
 ROOM = 24 << 30
 
 
-def device(weights: int, token: int, available: int = ROOM) -> Callable[[int], Trial]:
+def device(weights: int, token: int) -> Callable[[int], Trial]:
     """A step takes the weights and so many bytes a token, and runs out where that is more than there is."""
 
     def measure(tokens: int) -> Trial:
         taken = weights + tokens * token
-        return Trial(tokens=tokens, taken=taken if taken <= available else None, available=available)
+        return Trial(tokens=tokens, taken=taken if taken <= ROOM else None, available=ROOM)
 
     return measure
 

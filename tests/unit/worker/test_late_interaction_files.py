@@ -17,7 +17,6 @@ from shared.card import LateInteraction
 from shared.errors import ModelRefused
 from shared.vectors import InputType
 from support.late_forms import PYLATE, write_native, write_pylate, write_reader, write_stanford
-from support.random_models import random_model
 from support.tiny import CPU, ids_of, write_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -229,9 +228,3 @@ def test_modules_around_a_encoder_of_stanford(encoder: Path, tmp_path: Path, des
     config = json.loads((tmp_path / "config.json").read_text()) | {"architectures": ["HF_ColBERT"]}
     write_json(tmp_path, **{"config": config, PYLATE: described})
     assert_reads_as_the_oracle(tmp_path)
-
-
-def test_other_models_have_no_reading_of_their_own(encoder: Path, tmp_path: Path) -> None:
-    """A SentenceTransformer has token vectors, and no sides but for its prompts."""
-    assert card_of(load(str(encoder), CPU)).late_interaction is None
-    assert load(random_model("tiny-bge-m3"), CPU).late_interaction is None

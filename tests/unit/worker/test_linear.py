@@ -1,7 +1,5 @@
 """What may stand in for a linear layer equals it."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
@@ -60,23 +58,3 @@ def test_an_operator_that_is_missing_or_wrong_serves_nothing(flaw: str, monkeypa
     assert ("linear layers: torch, since the model does not run as its own with packed ones" in model.findings) == (
         flaw == "wrong"
     )
-
-
-class Reading(nn.Module):
-    """Looks at the weight of one of its layers, as T5's feed-forward does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.outer = nn.Linear(8, 8), nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.outer(self.inner(x).to(self.outer.weight.dtype))
-
-
-def test_a_layer_whose_weight_is_read_stays_as_it_is() -> None:
-    """A packed one has no weight to show."""
-    model = Reading()
-    assert pack(model)
-    assert isinstance(model.inner, PrepackedLinear)
-    assert isinstance(model.outer, nn.Linear)
-    model(torch.randn(3, 8))

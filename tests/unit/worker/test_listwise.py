@@ -106,22 +106,21 @@ def test_scores_in_bfloat16_are_near_those_of_float32(folder: Path, twin: Twin) 
 @needs_kernels
 def test_neighbours_change_no_bit(whole: ModelEngine, twin: Twin) -> None:
     """Other texts of the step, however blocks are cut."""
-    engine = whole
-    assert not engine.model.other_bits
-    alone = dense_rows(run(engine, [job(twin)])[0])
+    assert not whole.model.other_bits
+    alone = dense_rows(run(whole, [job(twin)])[0])
     for neighbours in (1, 63):
         texts = random_ids([3 + 5 * (number % 17) for number in range(neighbours)], seed=9, vocabulary=300)
         others = [Job(id=2 + n, work=raw(DENSE), tokens=RaggedTokens.of([text])) for n, text in enumerate(texts)]
-        results = run(engine, [*others[::2], job(twin), *others[1::2]])
+        results = run(whole, [*others[::2], job(twin), *others[1::2]])
         assert np.array_equal(dense_rows(results[len(others[::2])]), alone)
     for shares in (False, True):
-        engine.cut_texts(PieceLimits(longest=16, shares=shares, together=4096))
+        whole.cut_texts(PieceLimits(longest=16, shares=shares, together=4096))
         for seed in range(3):
             others = [
                 Job(id=5, work=raw(DENSE), tokens=RaggedTokens.of([text]))
                 for text in random_ids([3, 40, 100, 17], seed=seed, vocabulary=300)
             ]
-            among = run_in_steps(engine, [job(twin), *others, job(twin, 2)], seed=seed)
+            among = run_in_steps(whole, [job(twin), *others, job(twin, 2)], seed=seed)
             assert np.array_equal(dense_rows(among[0]), alone)
             assert np.array_equal(dense_rows(among[-1]), alone)
 

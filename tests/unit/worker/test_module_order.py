@@ -110,7 +110,6 @@ def test_a_second_encoder_is_refused(encoder: Path, tmp_path: Path) -> None:
 NAMED: dict[str, tuple[str | int | None, str]] = {
     "of another": ("0", "two modules have the name '0'"),
     "none": (None, "name of a module None must be a text"),
-    "number": (1, "name of a module 1 must be a text"),
     "empty": ("", "the name of Pooling is '', it must be a text without a dot"),
     "dotted": ("a.b", "the name of Pooling is 'a.b', it must be a text without a dot"),
 }
