@@ -21,7 +21,7 @@ from support.random_models import folder_of_the_run
 LONGEST_FIRST = (
     "unit/worker/test_parity.py",
     "unit/worker/test_attention.py",
-    "unit/worker/test_compiled.py",
+    "unit/worker/test_graphs.py",
     "unit/worker/test_largest_step.py",
     "unit/worker/test_as_the_reference.py",
     "unit/worker/test_late_interaction_files.py",

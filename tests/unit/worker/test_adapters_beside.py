@@ -2,14 +2,15 @@
 
 import dataclasses
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, RoFormerConfig, RoFormerModel
+from transformers import AutoModelForSequenceClassification
 
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
@@ -20,10 +21,11 @@ from gpu_worker.model.source import LoadOptions
 from gpu_worker.repository.adapters import NamedAdapter
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.piece_limits import adapters_by_fingerprint
+from harness.random_models import miniature
 from shared.errors import ModelRefused, WorkerUnavailable
 from shared.jobs import Job, RaggedTokens
 from support.adapted import change_config, change_tensors, peft_rows, write_adapter, write_sentence_model
-from support.tiny import CPU, DENSE, dense_rows, ids_of, random_ids, raw, reader, run, write_encoder, write_json
+from support.tiny import CPU, DENSE, dense_rows, ids_of, random_ids, raw, run, write_encoder, write_json
 
 TEXTS = ["w1 w2 w3", "w9 w8 w7 w6 w5 w4", "w11"]
 ADAPTERS: dict[str, dict[str, Any]] = {
@@ -98,16 +100,13 @@ def test_a_text_does_not_depend_on_its_neighbours(beside: Model, neighbours: int
         assert np.abs(rows(beside, [*jobs, (name, text)])[-1] - alone).max() < 1e-6
 
 
-def test_no_format_is_advised_that_adapters_refuse(beside: Model) -> None:
-    """int8, which a worker does not take beside adapters."""
-    formats = library.load().formats
-    told = "may be faster on this processor, and rounded: --dtype bfloat16" if torch.bfloat16 in formats else ""
-    assert card_of(beside).formats == told
-
-
-def test_the_card_promises_no_same_bits(beside: Model) -> None:
-    """Layers run as transformers wrote them, and PyTorch multiplies by adapters."""
-    assert not card_of(beside).bitwise_invariant
+def test_the_card_of_a_model_with_adapters(beside: Model) -> None:
+    """It advises no int8, which a worker does not take beside adapters. It promises no same bits: layers run as
+    transformers wrote them, and PyTorch multiplies by adapters."""
+    card, formats = card_of(beside), library.load().formats
+    advice = "may be faster on this processor, and rounded: --dtype bfloat16"
+    assert card.formats == (advice if torch.bfloat16 in formats else "")
+    assert not card.bitwise_invariant
     assert beside.bits == "may differ in another batch: its layers do not run whole by the processor's kernels"
 
 
@@ -177,8 +176,8 @@ def test_prompts_of_its_own(encoder: Path, tmp_path: Path) -> None:
         folder, config_sentence_transformers={"prompts": {"query": "w5 "}}, sentence_bert_config={"max_seq_length": 32}
     )
     bare = write_adapter(tmp_path / "bare", encoder)
-    own, other = loaded(encoder, {"own": folder, "bare": bare}).adapters
-    assert (own.names, own.recipe.prompts, own.max_tokens) == (("own",), {"query": "w5 "}, 32)
+    separate, other = loaded(encoder, {"separate": folder, "bare": bare}).adapters
+    assert (separate.names, separate.recipe.prompts, separate.max_tokens) == (("separate",), {"query": "w5 "}, 32)
     assert (other.recipe.prompts, other.max_tokens) == ({}, 640)
 
 
@@ -189,10 +188,28 @@ def test_a_job_for_another_model_is_sent_back(beside: Model) -> None:
         engine_of(beside).open(job)
 
 
-def test_an_adapter_of_another_form_is_to_be_merged(encoder: Path, tmp_path: Path) -> None:
-    folder = write_adapter(tmp_path / "adapter", encoder, use_dora=True)
-    with pytest.raises(ModelRefused, match=r"^--adapter mine: .*use_dora = True: .*merge_and_unload"):
-        loaded(encoder, {"mine": folder})
+def for_another_base(folder: Path, encoder: Path) -> Path:
+    write_adapter(folder, encoder)
+    change_config(folder, base_model_name_or_path="someone/another-model")
+    return folder
+
+
+REFUSED: dict[str, tuple[Callable[[Path, Path], Path], str]] = {
+    "another form": (partial(write_adapter, use_dora=True), r"^--adapter mine: .*use_dora = True: .*merge_and_unload"),
+    "another pooling": (
+        partial(write_sentence_model, pooling="cls"),
+        r"its dense is .*'cls'.*, the base's is .*'mean'.*serve it alone",
+    ),
+    "another base": (for_another_base, "it is for the base someone/another-model, this model is"),
+    "no adapter": (lambda folder, encoder: encoder, r"--adapter mine: .* holds no adapter_config.json"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_fit_the_base_is_refused(encoder: Path, tmp_path: Path, case: str) -> None:
+    write, said = REFUSED[case]
+    with pytest.raises(ModelRefused, match=said):
+        loaded(encoder, {"mine": write(tmp_path / "adapter", encoder)})
 
 
 def test_a_changed_head_is_refused(tmp_path: Path) -> None:
@@ -204,24 +221,6 @@ def test_a_changed_head_is_refused(tmp_path: Path) -> None:
         loaded(tmp_path / "base", {"mine": folder})
 
 
-def test_another_pooling_is_refused(encoder: Path, tmp_path: Path) -> None:
-    folder = write_sentence_model(tmp_path / "adapter", encoder, pooling="cls")
-    with pytest.raises(ModelRefused, match=r"its dense is .*'cls'.*, the base's is .*'mean'.*serve it alone"):
-        loaded(encoder, {"mine": folder})
-
-
-def test_another_base_is_refused(encoder: Path, tmp_path: Path) -> None:
-    folder = write_adapter(tmp_path / "adapter", encoder)
-    change_config(folder, base_model_name_or_path="someone/another-model")
-    with pytest.raises(ModelRefused, match="it is for the base someone/another-model, this model is"):
-        loaded(encoder, {"mine": folder})
-
-
-def test_no_adapter_no_service(encoder: Path) -> None:
-    with pytest.raises(ModelRefused, match=r"--adapter mine: .* holds no adapter_config.json"):
-        loaded(encoder, {"mine": encoder})
-
-
 def test_rounded_layers_take_no_adapters(encoder: Path, folders: dict[str, Path]) -> None:
     """The cosine to the base says nothing of theirs."""
     with pytest.raises(ModelRefused, match="--adapter goes with exact linear layers"):
@@ -230,11 +229,7 @@ def test_rounded_layers_take_no_adapters(encoder: Path, folders: dict[str, Path]
 
 def test_a_model_that_does_not_run_packed_takes_no_adapters(tmp_path: Path) -> None:
     """It runs texts of one length at a time."""
-    torch.manual_seed(0)
-    config = RoFormerConfig(vocab_size=1000, hidden_size=64, num_hidden_layers=2, num_attention_heads=4)
-    config.intermediate_size, config.embedding_size, config.max_position_embeddings = 128, 64, 640
-    RoFormerModel(config).save_pretrained(tmp_path / "base")
-    reader().save_pretrained(tmp_path / "base")
+    miniature.write(tmp_path / "base", "roformer")
     folder = write_adapter(tmp_path / "adapter", tmp_path / "base")
     with pytest.raises(ModelRefused, match="--adapter needs a model that runs packed, this one does not"):
         loaded(tmp_path / "base", {"mine": folder})

@@ -11,18 +11,13 @@ from transformers import AutoModel, AutoModelForSequenceClassification, T5Encode
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.kernels.attention import interface as attention
-from gpu_worker.kernels.attention.interface import OneByOne
 from gpu_worker.model.encoder.encoder import uncounted_id_of
-from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.heads.heads import LAST_REAL, HeadClassifier
-from gpu_worker.model.loading import load
-from gpu_worker.ragged import batch as ragged_batch
-from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.model.loading import Model, load
 from harness.random_models import miniature
 from shared.errors import ModelRefused
 from shared.jobs import Classify
-from support.tiny import CPU, MULTI, ask, raw, reader, referee, scores, token_rows, write_encoder
+from support.tiny import CPU, MULTI, ask, raw, reader, scores, token_rows, write_encoder
 
 END, MASK = 3, 4
 ROBERTA = ("roberta", "xlm-roberta", "camembert", "mpnet", "data2vec-text", "xmod", "esm")
@@ -50,20 +45,20 @@ def furthest(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> float:
     return max(float(np.abs(a - b).max()) for a, b in zip(ours, theirs, strict=True))
 
 
-def rows(folder: Path, chosen: Sequence[Sequence[int]]) -> list[np.ndarray]:
+def rows(model: Model, chosen: Sequence[Sequence[int]]) -> list[np.ndarray]:
     """All texts in one step."""
-    return token_rows(ask(ModelEngine(load(str(folder), CPU)), raw(MULTI), chosen))
+    return token_rows(ask(ModelEngine(model), raw(MULTI), chosen))
 
 
 def test_a_classifier_reads_the_last_token_that_is_not_padding(tmp_path: Path) -> None:
     """By its id: where padding is also the end of a text, that is the row before the end."""
     write_encoder(tmp_path, "tiny-qwen2", "sequence-classification", labels=1)
-    own = AutoModelForSequenceClassification.from_pretrained(tmp_path, attn_implementation="eager").eval()
-    own.config.pad_token_id = END
-    own.save_pretrained(tmp_path)
+    original = AutoModelForSequenceClassification.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    original.config.pad_token_id = END
+    original.save_pretrained(tmp_path)
     chosen = [[*text, END] for text in texts(9, 4, 17)] + [[*texts(5)[0], END, END], [END, END], *texts(6)]
     with torch.inference_mode():
-        theirs = np.array([own(input_ids=torch.tensor([text])).logits[0].numpy() for text in chosen])
+        theirs = np.array([original(input_ids=torch.tensor([text])).logits[0].numpy() for text in chosen])
     model = load(str(tmp_path), CPU)
     head = model.heads.classifier
     assert isinstance(head, HeadClassifier)
@@ -74,13 +69,13 @@ def test_a_classifier_reads_the_last_token_that_is_not_padding(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "name", ["tiny-qwen2", *(pytest.param(each, marks=pytest.mark.slow) for each in ("tiny-gemma2", "tiny-gemma3"))]
+    "name", ["tiny-qwen2", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("tiny-gemma2", "tiny-gemma3"))]
 )
 def test_in_half_precision_the_same_row_is_read(name: str, tmp_path: Path) -> None:
     """There several rows are near enough; the nearest is taken."""
-    own = write_encoder(tmp_path, name, "sequence-classification", labels=1)
-    own.config.pad_token_id = END
-    own.save_pretrained(tmp_path)
+    original = write_encoder(tmp_path, name, "sequence-classification", labels=1)
+    original.config.pad_token_id = END
+    original.save_pretrained(tmp_path)
     model = load(str(tmp_path), Placement(device=CPU.device, dtype=torch.bfloat16))
     assert isinstance(model.heads.classifier, HeadClassifier)
     assert model.heads.classifier.pooling == LAST_REAL
@@ -99,79 +94,60 @@ def test_an_encoder_decoder_without_modules_gives_its_encoder(tmp_path: Path) ->
     config = miniature.config_of("t5")
     T5ForConditionalGeneration(config).save_pretrained(tmp_path)
     reader().save_pretrained(tmp_path)
-    own = T5EncoderModel.from_pretrained(tmp_path).eval()
+    original = T5EncoderModel.from_pretrained(tmp_path).eval()
     chosen = texts(9, 30)
-    assert furthest(rows(tmp_path, chosen), alone(own, chosen)) <= 2e-5
-
-
-def counting_all(tokens: Any, starts: Any, lengths: Any, uncounted: int) -> Any:
-    """Positions as they were: one after the other, whatever the ids."""
-    return np.arange(len(tokens)) - np.repeat(starts, lengths) + uncounted + 1
+    assert furthest(rows(load(str(tmp_path), CPU), chosen), alone(original, chosen)) <= 2e-5
 
 
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(each, marks=() if each in ("roberta", "mpnet", "xmod", "esm") else pytest.mark.slow)
-        for each in ROBERTA
+        pytest.param(kind, marks=() if kind in ("roberta", "mpnet", "xmod", "esm") else pytest.mark.slow)
+        for kind in ROBERTA
     ],
 )
-def test_a_padding_token_in_a_text_is_not_counted(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """RoBERTa's positions are told from ids; a batch that counts every token is refused by the gate."""
-    own = written(tmp_path, kind)
+def test_a_padding_token_in_a_text_is_not_counted(kind: str, tmp_path: Path) -> None:
+    """RoBERTa's positions are told from ids."""
+    original = written(tmp_path, kind)
     chosen = texts(12, 7, 30)
     for text in chosen:
-        text[len(text) // 2] = uncounted_id_of(own)
-    theirs = alone(own, chosen)
-    assert furthest(rows(tmp_path, chosen), theirs) <= 2e-5
-    attention.register()
-    reference = referee(own)
-    encoder = PackedEncoder(own, OneByOne(), uncounted_id_of(own))
-    reference.check(encoder)
-    monkeypatch.setattr(ragged_batch, "_positions", counting_all)
-    with pytest.raises(ModelRefused, match="hidden states differ"):
-        reference.check(encoder)
+        text[len(text) // 2] = uncounted_id_of(original)
+    assert furthest(rows(load(str(tmp_path), CPU), chosen), alone(original, chosen)) <= 2e-5
 
 
 @pytest.mark.parametrize("options", [{}, {"layer_types": ["full_attention"] * 3}], ids=["in chunks", "tempered"])
 def test_llama_4_runs_by_equal_length(options: dict[str, Any], tmp_path: Path) -> None:
     """Its class tells chunks by its mask only, and tempers attention by the place in a run. Texts are shorter than its
     chunk and longer, and reach the positions at which it begins to temper."""
-    own = written(tmp_path, "llama4_text", **options)
-    assert own.config.attention_chunk_size == 16
-    assert own.config.floor_scale == 24
+    original = written(tmp_path, "llama4_text", **options)
+    assert original.config.attention_chunk_size == 16
+    assert original.config.floor_scale == 24
     chosen = texts(60, 60, 15, 16, 17, 49)
     model = load(str(tmp_path), CPU)
     assert model.encoder.unpacked_reason == "its layers attend in chunks, or scale queries by their place in a run"
-    assert furthest(rows(tmp_path, chosen), alone(own, chosen)) <= 2e-5
+    assert furthest(rows(model, chosen), alone(original, chosen)) <= 2e-5
 
 
 def test_a_mask_changes_its_own_text_alone(tmp_path: Path) -> None:
     """ESM with token dropout scales each text by its masks; packed, one text's masks would scale all."""
-    own = written(tmp_path, "esm", token_dropout=True, mask_token_id=MASK)
+    original = written(tmp_path, "esm", token_dropout=True, mask_token_id=MASK)
     chosen = texts(12, 12, 7, 30)
     chosen[0][5] = MASK
     chosen[3][2] = chosen[3][9] = MASK
-    theirs = alone(own, chosen)
     model = load(str(tmp_path), CPU)
     assert model.encoder.unpacked_reason
-    assert furthest(token_rows(ask(ModelEngine(model), raw(MULTI), chosen)), theirs) <= 2e-5
-    own.set_attn_implementation(attention.NAME)
-    batch = RaggedBatch.pack([np.array(text, dtype=np.int32) for text in chosen], CPU.device, uncounted_id_of(own))
-    with torch.inference_mode():
-        packed = PackedEncoder(own, OneByOne(), uncounted_id_of(own))(batch).numpy()
-    assert furthest(np.split(packed, np.cumsum([len(text) for text in chosen])[:-1]), theirs) > 0.1
+    assert furthest(rows(model, chosen), alone(original, chosen)) <= 2e-5
 
 
 def test_a_step_may_have_more_tokens_than_a_text_has_positions(tmp_path: Path) -> None:
     """CLIP's text tower compares all tokens of a run with its positions, so it runs by equal length."""
-    own = written(tmp_path, "clip_text_model")
-    assert own.config.max_position_embeddings == miniature.POSITIONS
+    original = written(tmp_path, "clip_text_model")
+    assert original.config.max_position_embeddings == miniature.POSITIONS
     chosen = texts(*(120, 120, 77, 30, 30, 1))
     assert sum(map(len, chosen)) > miniature.POSITIONS
     model = load(str(tmp_path), CPU)
     assert "max_position_embeddings" in model.encoder.unpacked_reason
-    assert furthest(token_rows(ask(ModelEngine(model), raw(MULTI), chosen)), alone(own, chosen)) <= 2e-5
+    assert furthest(rows(model, chosen), alone(original, chosen)) <= 2e-5
 
 
 CLASSIFIERS = {
@@ -189,36 +165,32 @@ BigBird's poolers are plain layers, Jamba keeps a cache, Longformer attends from
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(each, marks=pytest.mark.slow if each in ("big_bird", "jamba", "luke") else ())
-        for each in CLASSIFIERS
+        pytest.param(kind, marks=pytest.mark.slow if kind in ("big_bird", "jamba", "luke") else ())
+        for kind in CLASSIFIERS
     ],
 )
 def test_a_classifier_that_wants_more_than_rows_is_served(kind: str, tmp_path: Path) -> None:
     """Its logits are those of its own class, one text at a time."""
     config = miniature.config_of(kind, num_labels=2, **CLASSIFIERS[kind])
     torch.manual_seed(0)
-    own = AutoModelForSequenceClassification.from_config(config, attn_implementation="eager").eval()
-    miniature.widen(own, 0.2)
-    own.save_pretrained(tmp_path)
+    original = AutoModelForSequenceClassification.from_config(config, attn_implementation="eager").eval()
+    miniature.widen(original, 0.2)
+    original.save_pretrained(tmp_path)
     reader().save_pretrained(tmp_path)
     chosen = texts(9, 4, 17, 30, 1)
     with torch.inference_mode():
-        theirs = np.array([own(input_ids=torch.tensor([text])).logits[0].numpy() for text in chosen])
-    found = scores(ask(ModelEngine(load(str(tmp_path), CPU)), Classify(), chosen), columns=2)
-    assert np.abs(found - theirs).max() <= 1e-4 * max(1.0, float(np.abs(theirs).max()))
+        theirs = np.array([original(input_ids=torch.tensor([text])).logits[0].numpy() for text in chosen])
+    served = scores(ask(ModelEngine(load(str(tmp_path), CPU)), Classify(), chosen), columns=2)
+    assert np.abs(served - theirs).max() <= 1e-4 * max(1.0, float(np.abs(theirs).max()))
 
 
 def test_rotary_positions_that_a_long_text_stretches_do_not_stretch_its_mates(tmp_path: Path) -> None:
     """longrope takes other factors beyond the positions of its training, for the whole batch: so by equal length."""
     stretched = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 32, "factor": 10.0}
     factors = {"short_factor": [1.0] * 8, "long_factor": [3.0] * 8}
-    own = written(tmp_path, "phi3", rope_parameters=stretched | factors, original_max_position_embeddings=32)
+    original = written(tmp_path, "phi3", rope_parameters=stretched | factors, original_max_position_embeddings=32)
     model = load(str(tmp_path), CPU)
     assert model.encoder.unpacked_reason == "rope_type longrope changes a text's vector with the longest text beside it"
     assert "steps of many lengths take longer" in model.notice
     chosen = texts(10, 60, 33, 10)
-    theirs = alone(own, chosen)
-    with torch.inference_mode():
-        beside = own(input_ids=torch.tensor([chosen[0] + [0] * 50, chosen[1]])).last_hidden_state[0, :10]
-    assert np.abs(beside.numpy() - theirs[0]).max() > 1e-2  # what a padded batch makes of it
-    assert furthest(token_rows(ask(ModelEngine(model), raw(MULTI), chosen)), theirs) <= 2e-5
+    assert furthest(rows(model, chosen), alone(original, chosen)) <= 2e-5

@@ -1,7 +1,7 @@
 """What frontends are sent and when, what is said of them in the log, and those that do not read their answers."""
 
 import asyncio
-from collections.abc import Iterator
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from gpu_worker.link.attachment import Attachment, FrontendLog
 from gpu_worker.link.outbox import IDLE_BEAT, Outbox, Outboxes
 from gpu_worker.schedule.load import RECENT_SECONDS
 from selvage.worker.v1 import worker_pb2 as pb
-from shared.errors import InvalidInput, LimitExceeded
+from shared.errors import InvalidInput
 from shared.jobs import Classify, Job, JobResult, RaggedTokens
 from shared.link_codec import jobs_to_pb, load_from_pb
 from shared.load import REPORT_SECONDS, Load
@@ -170,25 +170,21 @@ async def test_a_worker_with_work_tells_its_load_more_often() -> None:
     assert await seconds_to_report(Outbox(lambda: Load(queued_jobs=1))) == REPORT_SECONDS
 
 
+@pytest.mark.parametrize(
+    ("pauses", "seconds"),
+    [([0.5, 0.05], 0.5 + REPORT_SECONDS), ([IDLE_BEAT - 0.01], IDLE_BEAT)],
+    ids=["soon", "due sooner"],
+)
 @in_no_time
-async def test_a_worker_that_has_work_again_tells_it_soon() -> None:
-    """Frontends that believe it idle would all send their jobs there. Further jobs put the report off no further."""
+async def test_a_worker_that_has_work_again_tells_it_soon(pauses: list[float], seconds: float) -> None:
+    """Frontends that believe it idle would all send their jobs there. Further jobs put the report off no further, and
+    one that is due sooner stays so."""
     outbox = Outbox(Load)
     reporting = asyncio.create_task(seconds_to_report(outbox))
-    await asyncio.sleep(0.5)
-    outbox.hasten_report()
-    await asyncio.sleep(0.05)
-    outbox.hasten_report()
-    assert await reporting == round(0.5 + REPORT_SECONDS, 6)
-
-
-@in_no_time
-async def test_a_report_that_is_due_sooner_stays_so() -> None:
-    outbox = Outbox(Load)
-    reporting = asyncio.create_task(seconds_to_report(outbox))
-    await asyncio.sleep(IDLE_BEAT - 0.01)
-    outbox.hasten_report()
-    assert await reporting == IDLE_BEAT
+    for pause in pauses:
+        await asyncio.sleep(pause)
+        outbox.hasten_report()
+    assert await reporting == round(seconds, 6)
 
 
 class Counted(Outbox):
@@ -232,18 +228,18 @@ async def test_reports_tell_what_others_lately_sent() -> None:
         message = jobs_to_pb([job], MODEL)
         await attachment.receive(message, message.ByteSize())
 
-    assert await told(other) == 0.0
+    assert await share_of_others(other) == 0.0
     await send(lone, 1)
-    assert await told(lone) == 0.0
-    assert await told(other) == 0.5
+    assert await share_of_others(lone) == 0.0
+    assert await share_of_others(other) == 0.5
     for number in range(2, 9):
         await send(lone, number)
-    assert await told(other) == 1.0
+    assert await share_of_others(other) == 1.0
     await asyncio.sleep(20 * RECENT_SECONDS)
-    assert await told(other) < 1e-6
+    assert await share_of_others(other) < 1e-6
 
 
-async def told(attachment: Attachment) -> float:
+async def share_of_others(attachment: Attachment) -> float:
     """What the next message to a frontend says of others."""
     written: asyncio.Queue[bytes] = asyncio.Queue()
     attachment._outbox.add_outcome(1, JobResult(scores=b"1234"))
@@ -253,47 +249,11 @@ async def told(attachment: Attachment) -> float:
     return load_from_pb(message.load).others
 
 
-ATTACHED, WRONG, DETACHED = "frontend attached", "a frontend's message makes no sense", "frontend detached"
-
-
-@pytest.fixture
-def lines() -> Iterator[list[Any]]:
-    with capture_logs() as captured:
-        yield captured
-
-
-def events(lines: list[Any], name: str) -> list[str]:
-    return [line["event"] for line in lines if line["name"] == name]
-
-
-def test_a_frontend_that_is_expelled_again_and_again_is_told_once(lines: list[Any]) -> None:
-    """Until it stays: then it is news that it attached."""
-    log = FrontendLog()
-    for _ in range(3):
-        log.attached("it")
-        log.expelled("it", InvalidInput("no such thing", field="jobs[3]"))
-    assert events(lines, "it") == [ATTACHED, WRONG, DETACHED]
-    log.attached("it")
-    log.detached("it")
-    log.attached("it")
-    log.detached("it")
-    assert events(lines, "it") == [ATTACHED, WRONG, DETACHED, ATTACHED, DETACHED]
-
-
-def test_each_kind_of_error_and_field_is_told_once(lines: list[Any]) -> None:
-    log = FrontendLog()
-    log.attached("it")
-    for number in range(3):
-        log.wrong("it", InvalidInput("no such thing", field=f"jobs[{number}]"))
-        log.wrong("it", LimitExceeded("too much", field=f"jobs[{number}]"))
-        log.wrong("other", InvalidInput("no such thing", field="jobs[0]"))
-    assert events(lines, "it") == [ATTACHED, WRONG, WRONG]
-    assert events(lines, "other") == [WRONG]
-
-
-def test_a_bounded_number_of_frontends_is_remembered(lines: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bounded_number_of_frontends_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong with one of them is told once."""
     monkeypatch.setattr(attachment, "REMEMBERED", 2)
     log = FrontendLog()
-    for name in ("one", "two", "three", "one", "three"):
-        log.wrong(name, InvalidInput("no"))
-    assert [len(events(lines, name)) for name in ("one", "two", "three")] == [2, 1, 1]
+    with capture_logs() as lines:
+        for name in ("one", "two", "three", "one", "three"):
+            log.wrong(name, InvalidInput("no"))
+    assert Counter(line["name"] for line in lines) == {"one": 2, "two": 1, "three": 1}

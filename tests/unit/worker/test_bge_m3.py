@@ -4,11 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch.nn.functional as F
 
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import load
-from shared.jobs import HybridWeights, Job, MaxSim, RaggedTokens
+from shared.jobs import Job, MaxSim, RaggedTokens
 from shared.vectors import DataType, Layout, MultiVectors, ScoringMethod
 from support import bge_m3
 from support.bge_m3 import WEIGHTS, Paper
@@ -18,13 +17,10 @@ from support.tiny import (
     MULTI,
     SPARSE,
     assert_same,
-    dense_rows,
     encode,
     run,
     score,
     scores,
-    sparse_rows,
-    token_rows,
 )
 
 
@@ -91,53 +87,14 @@ def test_a_mixed_step_equals_each_job_alone(paper_and_engine: tuple[Paper, Model
         assert_same(ours, run(engine, [job])[0])
 
 
-def test_a_mixed_step_gives_what_the_paper_says(paper_and_engine: tuple[Paper, ModelEngine]) -> None:
-    """Every vector, token id, weight and score of that step."""
+def test_scores_of_a_mixed_step_are_those_of_the_paper(paper_and_engine: tuple[Paper, ModelEngine]) -> None:
+    """By every method, in both layouts."""
     paper, engine = paper_and_engine
     jobs = mixed_jobs()
-    found = dict(zip(jobs, run(engine, list(jobs.values())), strict=True))
-    known = {name: [paper.of(text) for text in texts] for name, texts in TEXTS.items()}
-    for name, (texts, work) in ENCODES.items():
-        for row, expected in enumerate(known[texts]):
-            if DENSE in work.outputs:
-                cut = F.normalize(expected["dense"][: work.dimensions or 64], dim=0)
-                assert np.abs(dense_rows(found[name])[row] - cut.numpy()).max() < 2e-5
-            if MULTI in work.outputs:
-                assert np.abs(token_rows(found[name])[row] - expected["tokens"].numpy()).max() < 2e-5
-            if SPARSE in work.outputs:
-                strongest = sorted(expected["sparse"].values(), reverse=True)[: work.sparse_top_k or None]
-                weights = np.zeros(1000)
-                for identity, weight in expected["sparse"].items():
-                    weights[identity] = weight if weight >= strongest[-1] else 0.0
-                assert np.abs(sparse_rows(found[name])[row] - weights).max() < 2e-5
-        if MULTI in work.outputs:
-            ids = [identity for text in TEXTS[texts] for identity in text[1:]]
-            assert np.frombuffer(found[name].token_ids, dtype="<i4").tolist() == ids
+    results = dict(zip(jobs, run(engine, list(jobs.values())), strict=True))
+    scored, paired = ([paper.of(text) for text in TEXTS[name]] for name in ("scored", "paired"))
     for method in METHODS:
-        queries, documents = known["scored"][:2], known["scored"][2:]
-        matrix = [[paper.score(query, document)[method] for document in documents] for query in queries]
-        assert np.allclose(scores(found[f"{method.name} matrix"], 3), matrix, rtol=1e-5, atol=1e-4)
-        sides = zip(known["paired"][:3], known["paired"][3:], strict=True)
-        pairs = [paper.score(query, document)[method] for query, document in sides]
-        assert np.allclose(scores(found[f"{method.name} pairs"])[:, 0], pairs, rtol=1e-5, atol=1e-4)
-
-
-def test_parts_of_a_hybrid_that_count_nothing_are_not_computed(paper_and_engine: tuple[Paper, ModelEngine]) -> None:
-    _, engine = paper_and_engine
-    alone = {"dense": ScoringMethod.DENSE, "sparse": ScoringMethod.SPARSE}
-    for part, method in alone.items():
-        weights = HybridWeights(**(dict.fromkeys(("dense", "sparse", "multi_vector"), 0.0) | {part: 7.0}))
-        works = [score(ScoringMethod.HYBRID, 2, weights=weights), score(method, 2)]
-        jobs = [Job(id=1, work=work, tokens=RaggedTokens.of(TEXTS["scored"])) for work in works]
-        hybrid, single = (run(engine, [job])[0].scores for job in jobs)
-        assert hybrid == single
-
-
-def test_the_card_tells_a_hybrid_model(paper_and_engine: tuple[Paper, ModelEngine]) -> None:
-    """Three outputs, and scores of late interaction that are means."""
-    from gpu_worker.model.card import card_of
-
-    card = card_of(paper_and_engine[1].model)
-    assert card.outputs == (DENSE, SPARSE, MULTI)
-    assert set(card.methods) == set(METHODS)
-    assert (card.multi_vector_dimensions, card.averages_late_interaction, card.sparse_head) == (48, True, "lexical")
+        matrix = [[paper.score(query, document)[method] for document in scored[2:]] for query in scored[:2]]
+        assert np.allclose(scores(results[f"{method.name} matrix"], 3), matrix, rtol=1e-5, atol=1e-4)
+        pairs = [paper.score(query, document)[method] for query, document in zip(paired[:3], paired[3:], strict=True)]
+        assert np.allclose(scores(results[f"{method.name} pairs"])[:, 0], pairs, rtol=1e-5, atol=1e-4)

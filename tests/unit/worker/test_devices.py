@@ -9,10 +9,10 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.model import loading
 from gpu_worker.worker import create_arrivals_thread
 from support.random_models import random_model
+from support.tiny import CPU
 
 SECOND = torch.device("cuda:1")
 ON_THE_SECOND = Placement(device=SECOND, dtype=torch.bfloat16)
-CPU = Placement(device=torch.device("cpu"), dtype=torch.float32)
 
 
 @pytest.fixture

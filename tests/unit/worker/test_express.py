@@ -39,8 +39,8 @@ def test_small_jobs_are_served_alone_in_every_second_step() -> None:
 
 def test_without_other_work_all_share_a_step() -> None:
     queue = FairQueue[int](quantum=32)
-    for each in range(5):
-        queue.add_job(each, [30])
+    for number in range(5):
+        queue.add_job(number, [30])
     assert len(queue.next_step(256, express_pays=always)) == 5
 
 
@@ -51,11 +51,10 @@ def test_a_job_of_more_than_a_turn_is_not_small(costs: list[int]) -> None:
     assert 0 in queue.next_step(256, express_pays=always)
 
 
-@pytest.mark.parametrize(("budget", "costs"), [(256, [12] * 3), (64, [12] * 2), (512, [1] * 65)])
+@pytest.mark.parametrize(("budget", "costs"), [(256, [12] * 3), (64, [12] * 2)])
 def test_too_many_small_jobs_share_a_step_with_others(budget: int, costs: list[int]) -> None:
-    """More than a turn in all, than a quarter of a step, or than the most jobs."""
-    queue = FairQueue[int](quantum=128 if len(costs) > MOST_JOBS else 32, short=64)
-    queue.add_job(0, [16] * 100)
+    """More than a turn in all, or than a quarter of a step."""
+    queue = with_long_job()
     for number, cost in enumerate(costs, 1):
         queue.add_job(number, [cost])
     assert 0 in queue.next_step(budget, express_pays=always)
@@ -108,34 +107,12 @@ def test_small_jobs_of_a_class_that_is_left_out_take_nothing_from_what_is_told()
     assert set(queue.next_step(256, express_pays=always)) == {100, 101}
 
 
-def test_what_does_not_pay_shares_a_step() -> None:
-    """It is asked with the tokens of all small jobs."""
-    asked = list[int]()
-    queue = with_long_job()
-    queue.add_job(1, [8])
-    queue.add_job(2, [9])
-
-    def pays(tokens: int) -> bool:
-        asked.append(tokens)
-        return False
-
-    assert set(queue.next_step(256, express_pays=pays)) == {0, 1, 2}
-    assert asked == [17]
-
-
 def test_a_small_job_is_not_ahead_of_long_work_of_a_higher_class() -> None:
     queue = with_long_job(INTERACTIVE)
     queue.add_job(1, [16])
     assert 0 in queue.next_step(256, express_pays=always)
     queue.add_job(2, [16], priority=INTERACTIVE)
     assert queue.next_step(256, express_pays=always) == {2: range(1)}
-
-
-def test_small_jobs_of_a_higher_class_go_with_those_of_the_class_that_waits() -> None:
-    queue = with_long_job()
-    for priority in Priority:
-        queue.add_job(1 + priority, [10], priority=priority)
-    assert set(queue.next_step(256, express_pays=always)) == {1 + INTERACTIVE, 1 + DEFAULT}
 
 
 @pytest.mark.parametrize("keys", [2, 19])
@@ -169,7 +146,7 @@ def test_a_call_beside_a_long_text_is_alone_where_a_small_step_costs_little(over
     scheduler.submit(job(0, *[125] * 400))
     calls = 0
     while len(device.steps) < 40:
-        ended = {each.id for each in advance(scheduler)}
+        ended = {ended_job.id for ended_job in advance(scheduler)}
         if calls == 0 or calls in ended:
             calls += 1
             scheduler.submit(job(calls, 16))
@@ -180,11 +157,11 @@ def test_a_call_beside_a_long_text_is_alone_where_a_small_step_costs_little(over
 def test_the_loop_promises_no_express_step_to_a_text_that_is_cut() -> None:
     """It needs room, and waits in line for it."""
     assert Device().scheduler(step_tokens=1000).load.express_tokens == 0  # nothing is known yet
-    told = []
+    promised = []
     for chunk in (100.0, 20.0):
         scheduler = Device(speed=1000.0).scheduler(step_tokens=1000, chunk_tokens=chunk)
         scheduler.submit(job(1, *[100] * 100))
         while not scheduler.load.tokens_per_second:
             advance(scheduler)
-        told.append(scheduler.load.express_tokens)
-    assert told == [100, 20]
+        promised.append(scheduler.load.express_tokens)
+    assert promised == [100, 20]

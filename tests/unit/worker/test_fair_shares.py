@@ -14,7 +14,8 @@ from shared.jobs import Priority
 from shared.load import SHORT_SHARE, WEIGHTS
 from support.synchronous_engine import cut
 
-CHANCE = st.randoms(use_true_random=False)
+ROOM = 100
+"""Tokens that the device keeps in these tests; no sequence has more."""
 INTERACTIVE, DEFAULT, BULK = Priority
 
 
@@ -36,60 +37,33 @@ def bound(tokens: int, jobs: int, keys: int, weight: int, turn: int, short: int,
     return total / weight * (keys * (key + (6 + log(keys)) * max(turn, short)) + 2 * turn) * waste + total * turn
 
 
-def served_within_its_bound(chance: random.Random, quantum: int, short: int, longest: int, budget: int) -> None:
-    queue, number = FairQueue[int](quantum=quantum, short=short), 0
-    own, new_keys, express = chance.random(), chance.random() < 0.5, chance.random() < 0.5
-
-    def arrive(count: int) -> None:
-        nonlocal number
-        for _ in range(count):
-            number += 1
-            costs = [chance.randint(1, longest) for _ in range(chance.choice([1, 1, 1, 10]))]
-            key = "own" if chance.random() < own else str(number if new_keys else number % 5)
-            queue.add_job(number, costs, key=key, priority=chance.choice(list(Priority)))
-
-    arrive(chance.randint(0, 40))
-    for _ in range(chance.randint(0, 3)):
-        queue.next_step(budget)
-    costs = [chance.randint(1, longest) for _ in range(chance.choice([1, 5, 20]))]
-    priority = chance.choice(list(Priority))
-    queue.add_job(0, costs, key="own", priority=priority)
-    left, taken, jobs, keys = len(costs), 0, 1, 1
-    while left:
-        arrive(max(0, min(chance.randint(0, 6), 50 - waiting_jobs(queue))))
-        waits = queue.backlogs()[priority]
-        jobs, keys = max(jobs, waits.jobs), max(keys, waits.keys)
-        before = queue.waiting_tokens
-        left -= len(queue.next_step(budget, express_pays=lambda _: express).get(0, ()))
-        taken += before - queue.waiting_tokens
-        most = bound(sum(costs), jobs, keys, WEIGHTS[priority], max(quantum, longest), short, budget)
-        assert taken <= most + budget
-
-
-def served_within_its_bound_in_pieces(seed: int, quantum: int, short: int, chunk: int, budget: int) -> None:
-    chance, room = random.Random(seed), 100
-    queue, number = FairQueue[int](quantum=quantum, short=short, room=room), 0
+def served_within_its_bound(seed: int, quantum: int, short: int, sizes: tuple[int, int, int]) -> None:
+    """`sizes`: most tokens of a piece, of a sequence and of a step. Longer sequences than a piece wait for room, and
+    what has room goes first."""
+    (chunk, longest, budget), chance = sizes, random.Random(seed)
+    queue, number, in_pieces = FairQueue[int](quantum=quantum, short=short, room=ROOM), 0, longest > chunk
+    own_share, new_keys, express = chance.random(), not in_pieces and chance.random() < 0.5, chance.random() < 0.5
     under_way = deque[dict[int, int]]()
     rooms: dict[int, list[int]] = {}
 
-    def add(job: int, lengths: list[int], priority: Priority, key: str) -> int:
+    def add(job: int, counts: list[int], priority: Priority, key: str) -> tuple[int, int]:
+        """Tokens and units of a job of one of so many sequences."""
+        lengths = [chance.randint(1, chance.choice([min(10, longest), longest])) for _ in range(chance.choice(counts))]
         costs, rooms[job] = cut(lengths, chunk)
         queue.add_job(job, costs, rooms[job], key=key, priority=priority)
-        return len(costs)
+        return sum(lengths), len(costs)
 
     def arrive(count: int) -> None:
         nonlocal number
         for _ in range(count):
             number += 1
-            lengths = [chance.randint(1, chance.choice([10, room])) for _ in range(chance.choice([1, 1, 3]))]
-            add(number, lengths, chance.choice(list(Priority)), chance.choice(["own", str(number % 5)]))
-
-    def pays(tokens: int) -> bool:
-        return seed % 2 == 0
+            key = "own" if chance.random() < own_share else str(number if new_keys else number % 5)
+            add(number, [1, 1, 3] if in_pieces else [1, 1, 1, 10], chance.choice(list(Priority)), key)
 
     def serve() -> tuple[int, int]:
         """Tokens that a step took, and units of job 0 in it; room comes back when the step before was computed."""
-        waiting, step = queue.waiting_tokens + queue.tokens_unserved, queue.next_step(budget, express_pays=pays)
+        waiting = queue.waiting_tokens + queue.tokens_unserved
+        step = queue.next_step(budget, express_pays=lambda _: express)
         returned = {job: -sum(min(0, rooms[job][unit]) for unit in units if rooms[job]) for job, units in step.items()}
         under_way.append(returned)
         if len(under_way) == 2:
@@ -97,19 +71,20 @@ def served_within_its_bound_in_pieces(seed: int, quantum: int, short: int, chunk
                 queue.give_back_room(job, tokens)
         return waiting - queue.waiting_tokens - queue.tokens_unserved, len(step.get(0, ()))
 
-    arrive(chance.randint(0, 30))
+    arrive(chance.randint(0, 40))
     for _ in range(chance.randint(0, 3)):
         serve()
-    lengths = [chance.randint(1, room) for _ in range(chance.choice([1, 3]))]
     priority = chance.choice(list(Priority))
-    left = add(0, lengths, priority, "own")
-    taken, jobs, keys, segments, ahead, stood, idle = 0, 1, 1, 1, 0, False, 0
+    tokens, left = add(0, [1, 3] if in_pieces else [1, 5, 20], priority, "own")
+    taken, jobs, keys, segments, ahead, stood, idle = 0, 1, 6 if in_pieces else 1, 1, 0, False, 0
     before: set[int] = set()
     while left:
         arrive(max(0, min(chance.randint(0, 6), 50 - waiting_jobs(queue))))
-        waits = queue.backlogs().values()
-        jobs = max(jobs, queue.room.waiting + sum(each.jobs for each in waits))
-        keys = max(keys, 6)
+        waits = queue.backlogs()
+        if in_pieces:
+            jobs = max(jobs, queue.room.waiting + waiting_jobs(queue))
+        else:
+            jobs, keys = max(jobs, waits[priority].jobs), max(keys, waits[priority].keys)
         cost, units = serve()
         taken, left, idle = taken + cost, left - units, 0 if cost else idle + 1
         assert idle <= 2  # all wait for room; what is under way gives some back
@@ -119,11 +94,11 @@ def served_within_its_bound_in_pieces(seed: int, quantum: int, short: int, chunk
             ahead, segments = ahead + len(before), segments + 1
         stood = 0 in line
         assert not stood or before.issuperset(holders)  # nobody who came later has room
-        terms = (jobs, keys), (max(quantum, chunk), short, budget)
-        own = bound(sum(lengths), *terms[0], WEIGHTS[priority], *terms[1])
-        others = bound(room, *terms[0], min(WEIGHTS.values()), *terms[1])
-        assert taken <= segments * (own + budget) + ahead * (others + budget)
-    assert queue.room.taken <= room
+        terms = (jobs, keys), (max(quantum, min(chunk, longest)), short, budget)
+        alone = bound(tokens, *terms[0], WEIGHTS[priority], *terms[1])
+        others = bound(ROOM, *terms[0], min(WEIGHTS.values()), *terms[1])
+        assert taken <= segments * (alone + budget) + ahead * (others + budget)
+    assert queue.room.taken <= ROOM
 
 
 @pytest.mark.parametrize("examples", [15, pytest.param(300, marks=pytest.mark.slow)])
@@ -131,40 +106,23 @@ def served_within_its_bound_in_pieces(seed: int, quantum: int, short: int, chunk
 def test_every_job_is_served_within_its_bound(pieces: bool, examples: int) -> None:
     """Under any stream: short and long jobs in every step, of its own key, of old or new keys, of any class; and one in
     which long texts wait for room, up to two steps under way."""
+    whole = st.tuples(st.just(60), st.integers(1, 60), st.sampled_from([8, 64, 256]))
+    cuts = st.tuples(st.sampled_from([4, 16]), st.just(ROOM), st.sampled_from([16, 64, 256]))
     quanta, shorts = st.sampled_from([1, 8, 16] if pieces else [1, 4, 16]), st.sampled_from([1, 64, 256])
-    if pieces:
-        drawn = given(
-            st.integers(0, 1 << 32), quanta, shorts, st.sampled_from([4, 16]), st.sampled_from([16, 64, 256])
-        )(served_within_its_bound_in_pieces)
-    else:
-        drawn = given(CHANCE, quanta, shorts, st.integers(1, 60), st.sampled_from([8, 64, 256]))(
-            served_within_its_bound
-        )
+    drawn = given(st.integers(0, 1 << 32), quanta, shorts, cuts if pieces else whole)(served_within_its_bound)
     settings(max_examples=examples, deadline=None)(drawn)()
 
 
-def test_one_job_and_sixty_four_get_equal_shares() -> None:
-    """A key's share does not grow with its jobs."""
-    queue, served = FairQueue[int](quantum=32), Counter[bool]()
-    queue.add_job(0, [16] * 2000, key="one")
-    for job in range(1, 65):
-        queue.add_job(job, [16] * 100, key="many")
-    for _ in range(50):
-        for job, units in queue.next_step(256).items():
-            served[job == 0] += len(units)
-    assert abs(served[True] - served[False]) <= 4
-
-
-def tokens_until(queue: FairQueue[int], job: int, keyed: bool) -> int:
+def tokens_until(queue: FairQueue[int], job: int) -> int:
     """Taken by all until nothing of a job waits, while whoever was served asks again: 64 callers of 64 tokens."""
     served = 0
     for caller in range(64):
-        queue.add_job(caller, [64], key=str(caller) if keyed else "")
+        queue.add_job(caller, [64])
     while job in queue._jobs:
         for served_job, units in queue.next_step(512).items():
             served += 64 * len(units)
             if served_job < 64_000:
-                queue.add_job(served_job + 64, [64], key=str(served_job % 64) if keyed else "")
+                queue.add_job(served_job + 64, [64])
     return served
 
 
@@ -175,20 +133,13 @@ def test_a_rerank_among_callers_of_its_key_is_served_in_its_turn(ahead: int) -> 
     for caller in range(64, 64 + ahead):
         queue.add_job(caller, [64])
     queue.add_job(64_000, [64] * 20)
-    assert tokens_until(queue, 64_000, keyed=False) <= (ahead + 20) * 64 + 512
+    assert tokens_until(queue, 64_000) <= (ahead + 20) * 64 + 512
 
 
 def test_a_long_job_among_callers_of_its_key_gets_its_part() -> None:
     queue = FairQueue[int](quantum=64)
     queue.add_job(64_000, [64] * 100)
-    assert tokens_until(queue, 64_000, keyed=False) == pytest.approx((SHORT_SHARE + 1) * 100 * 64, rel=0.1)
-
-
-def test_a_rerank_among_callers_of_other_keys_gets_its_part() -> None:
-    """At most three times what even turns would be."""
-    queue = FairQueue[int](quantum=64)
-    queue.add_job(64_000, [64] * 20, key="rerank")
-    assert tokens_until(queue, 64_000, keyed=True) <= 3 * 65 * 20 * 64
+    assert tokens_until(queue, 64_000) == pytest.approx((SHORT_SHARE + 1) * 100 * 64, rel=0.1)
 
 
 def test_an_interactive_job_is_in_the_very_next_step() -> None:

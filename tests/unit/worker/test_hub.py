@@ -48,27 +48,19 @@ def silent_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sock
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(hub, "SECONDS", 0.1)
-    monkeypatch.setattr(
-        "huggingface_hub.utils._detect_agent._REGISTRY_FETCH_TIMEOUT", 0.1
-    )  # its library's own question
+    monkeypatch.setattr("huggingface_hub.utils._detect_agent._REGISTRY_FETCH_TIMEOUT", 0.1)  # of a question of its own
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
     yield listener
     listener.close()
 
 
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Seconds that the hub's library sleeps between its tries, which are only counted."""
-    seconds: list[float] = []
-    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", seconds.append)
-    return seconds
-
-
 def test_a_hub_that_does_not_answer_is_told_after_one_wait(
     silent_hub: socket.socket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its library would try six times and wait half a minute in between, twice."""
-    slept = waits(monkeypatch)
+    slept: list[float] = []  # seconds that it sleeps between its tries, which are only counted
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", slept.append)
     with pytest.raises(ModelRefused, match=r"no directory here, no files were downloaded earlier, .*: timed out$"):
         load(HUB_ID, CPU)
     assert (slept, caplog.records) == ([], [])

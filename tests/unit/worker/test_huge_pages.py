@@ -43,12 +43,6 @@ def test_every_page_of_the_weights_is_moved_once(calls: list[Call]) -> None:
     assert moved == SIZE * (len(pages) - 1)
 
 
-def test_moving_ends_where_the_kernel_searches_long(calls: list[Call], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "LONGEST_MOVE", -1.0)
-    assert memory.move_to_huge_pages([nn.Linear(1024, 1024)]) == 0
-    assert not calls
-
-
 @pytest.mark.parametrize(
     ("enabled", "size", "expected"),
     [("always [madvise] never", str(SIZE), SIZE), ("always madvise [never]", str(SIZE), 0), ("[always]", None, 0)],

@@ -1,8 +1,12 @@
-"""Long jobs expect the pace that short ones leave them that keep coming, so few are accepted that would be late."""
+"""How fast steps are, by those that ended; long jobs expect the pace that short ones leave them that keep coming, so
+few are accepted that would be late."""
 
 import random
 from collections import Counter
 
+import pytest
+
+from gpu_worker.schedule.load import FRESH_STEPS, Pace, StepBudget
 from harness.synchronous_driver import advance, until_idle
 from shared.errors import DeadlineExceeded, Overloaded
 from shared.jobs import JobResult
@@ -71,3 +75,45 @@ def test_what_could_be_answered_in_time_is_hardly_refused() -> None:
     assert endings[DeadlineExceeded] <= 0.03 * endings.total()
     assert endings[JobResult] >= 0.9 * endings.total()
     assert longest >= 0.8
+
+
+def test_what_a_step_did_not_compute_makes_no_longer_steps() -> None:
+    """The next one may share no tokens, and must end in time as well; jobs are promised the speed that they get."""
+    budget = StepBudget(step_tokens=8192, step_seconds=1.0)
+    for _ in range(300):
+        budget.learn(2048, 1.0, spared=0, computed=1000)
+        assert budget.tokens == 1000
+    assert budget.speed == pytest.approx(2048)
+
+
+def learn(pace: Pace, tokens: int, seconds: float) -> None:
+    """A step that shows how fast steps can be, and that shares no tokens."""
+    pace.learn(tokens, seconds, full=True, computed=tokens)
+
+
+def test_what_was_slow_once_is_tried_again() -> None:
+    """By what smaller steps show, once it is long ago."""
+    pace = Pace()
+    learn(pace, 1000, 100.0)
+    for _ in range(FRESH_STEPS - 1):
+        learn(pace, 500, 0.05)
+    assert pace.speed(1000) == 10
+    learn(pace, 500, 0.05)
+    assert round(pace.speed(1000)) == 10_000
+
+
+def test_what_looks_fast_for_once_is_no_measure() -> None:
+    """Nor are small steps, which may hold no sequence at all; nor is a processor that is busy for a while."""
+    pace = Pace()
+    assert pace.quick == 0
+    for _ in range(40):
+        learn(pace, 256, 0.5)
+        learn(pace, 2, 0.001)
+    learn(pace, 256, 0.001)
+    assert pace.quick == 512
+    for _ in range(100):
+        learn(pace, 256, 2.0)
+        pace.learn(150, 0.01, full=False, computed=150)
+    for _ in range(100):
+        learn(pace, 256, 0.5)
+    assert pace.quick == 512

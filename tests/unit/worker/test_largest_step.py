@@ -35,19 +35,14 @@ from support.tiny import CPU
 ROOM = 24 << 30
 
 
-def device(weights: int, token: int, available: int = ROOM) -> Callable[[int], Trial]:
+def device(weights: int, token: int) -> Callable[[int], Trial]:
     """A step takes the weights and so many bytes a token, and runs out where that is more than there is."""
 
     def measure(tokens: int) -> Trial:
         taken = weights + tokens * token
-        return Trial(tokens=tokens, taken=taken if taken <= available else None, available=available)
+        return Trial(tokens=tokens, taken=taken if taken <= ROOM else None, available=ROOM)
 
     return measure
-
-
-def test_a_step_that_fits_stays() -> None:
-    """One trial, and the device's own number of tokens."""
-    assert [each.tokens for each in find_step_size(device(1 << 30, 100_000), 16384)] == [16384]
 
 
 @given(weights=st.integers(0, ROOM * 3 // 2), token=st.integers(0, 1 << 24), default=st.integers(FEWEST, 1 << 17))
@@ -64,13 +59,6 @@ def test_what_is_settled_fits(weights: int, token: int, default: int) -> None:
     assert last.taken <= (1 - SPARE_MEMORY) * ROOM or last.tokens == FEWEST
     assert not any(each.fits for each in before)
     assert all(after.tokens == max(FEWEST, each.tokens // 2) for each, after in pairwise(trials))
-
-
-def test_a_step_that_leaves_no_room_to_spare_is_halved() -> None:
-    """It ran, but with 95 of 100 parts taken."""
-    trials = find_step_size(device(0, 95, available=16384 * 100), 16384)
-    assert [(each.tokens, each.fits) for each in trials] == [(16384, False), (8192, True)]
-    assert str(replace(trials[0], taken=23 << 30, available=ROOM)) == "a step of 16384 tokens takes 23.0 of 24.0 GiB"
 
 
 @cache
@@ -160,17 +148,6 @@ def test_nothing_is_rehearsed_on_a_processor() -> None:
     memory = FakeMemory(available=1)
     assert try_step_sizes(engine("tiny-bert", memory), CPU.device_memory) == []
     assert memory.batches == []
-
-
-def test_another_failure_is_no_lack_of_memory() -> None:
-    memory = FakeMemory(available=10**6)
-
-    def fail(batch: RaggedBatch) -> None:
-        raise RuntimeError("a bug")
-
-    memory.take = fail  # type: ignore[method-assign]
-    with pytest.raises(RuntimeError, match="a bug"):
-        try_step_sizes(engine("tiny-bert", memory), memory)
 
 
 def held() -> int:

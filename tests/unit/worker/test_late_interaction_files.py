@@ -17,7 +17,6 @@ from shared.card import LateInteraction
 from shared.errors import ModelRefused
 from shared.vectors import InputType
 from support.late_forms import PYLATE, write_native, write_pylate, write_reader, write_stanford
-from support.random_models import random_model
 from support.tiny import CPU, ids_of, write_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -82,15 +81,11 @@ PYLATE_FILES: dict[str, dict[str, Any]] = {
     "prefixes alone": MARKED,
     "no prefixes": {"query_length": 20, "document_length": 300, "skiplist_words": ["."]},
     "nothing but a length": {"document_length": 90},
-    "nothing but a query's length": {"query_length": 18},
     "nothing but expansion": {"do_query_expansion": True},
     "a prefix on one side": {"query_prefix": "[unused0] ", "document_prefix": None},
     "attended": MARKED | {"attend_to_expansion_tokens": True, "document_length": 200},
     "attended by the old key": MARKED | {"attend_to_mask_tokens": True},
-    "attended by one key, not by the other": MARKED
-    | {"attend_to_expansion_tokens": None, "attend_to_mask_tokens": True},
     "not expanded": MARKED | {"do_query_expansion": False, "query_length": 20},
-    "not expanded, without lengths": MARKED | {"do_query_expansion": False},
     "expanded, for all it says": MARKED | {"do_query_expansion": None, "query_length": None},
     "expansion null": MARKED | {"query_expansion": None, "query_length": 18, "do_query_expansion": True},
     "expansion given": MARKED
@@ -100,11 +95,9 @@ PYLATE_FILES: dict[str, dict[str, Any]] = {
     "a skiplist that is empty": MARKED | {"skiplist_words": []},
     "a skiplist that is null": MARKED | {"skiplist_words": None},
     "an unknown word in the skiplist, and the unknown token": MARKED | {"skiplist_words": ["[UNK]", "zzz", "w3", "w3"]},
-    "a skiplist alone": {"skiplist_words": ["w3"]},
     "a prompt beside the prefixes": MARKED | {"prompts": {"query": "w1 w2: ", "document": "[D] w3 ", "other": "w4 "}},
     "prompts that hold nothing": MARKED | {"prompts": {"query": None}, "default_prompt_name": "query"},
     "a prefix that the tokenizer lacks": {"query_prefix": "[X] ", "document_prefix": "query: "},
-    "prefixes in the vocabulary": {"query_prefix": "[unused0] ", "document_prefix": "[unused1]"},
     "empty prefixes": {"query_prefix": "", "document_prefix": " "},
     "a mean": MARKED | {"similarity_fn_name": "meanmaxsim"},
     "another similarity": MARKED | {"similarity_fn_name": "cosine"},
@@ -228,24 +221,6 @@ def test_keys_of_stanford(encoder: Path, tmp_path: Path, files: str) -> None:
         assert [len(each) for each in ids_of(model, [card_of(model).prompts["query"] + "w1"])] == [4]
 
 
-@pytest.mark.parametrize("form", ["pylate", "stanford", "native"])
-def test_what_the_oracle_saves_reads_the_same(encoder: Path, tmp_path: Path, form: str) -> None:
-    """Converted to its own form, with the markers in the tokenizer's files."""
-    old, new = tmp_path / "old", tmp_path / "new"
-    if form == "pylate":
-        write_pylate(old, encoder, PYLATE_FILES["as PyLate writes them"] | {"model_type": "ColBERT"})
-        write_reader(old, "[Q] ", "[D] ")
-    elif form == "stanford":
-        write_stanford(old, encoder, STANFORD["as Stanford writes it"])
-    else:
-        write_native(old, encoder, *NATIVE["skipped in both"])
-    MultiVectorEncoder(str(old), device="cpu").save(str(new), create_model_card=False)
-    before, after = (card_of(assert_reads_as_the_oracle(each)) for each in (old, new))
-    assert before.late_interaction == after.late_interaction
-    assert before.prompts == after.prompts
-    assert before.fingerprint != after.fingerprint
-
-
 @pytest.mark.parametrize("described", [{}, MARKED | {"do_query_expansion": False}], ids=["nothing", "keys of PyLate"])
 def test_modules_around_a_encoder_of_stanford(encoder: Path, tmp_path: Path, described: dict[str, Any]) -> None:
     """Without a model_type, config.json tells that it is a late-interaction model; modules.json says the rest."""
@@ -253,9 +228,3 @@ def test_modules_around_a_encoder_of_stanford(encoder: Path, tmp_path: Path, des
     config = json.loads((tmp_path / "config.json").read_text()) | {"architectures": ["HF_ColBERT"]}
     write_json(tmp_path, **{"config": config, PYLATE: described})
     assert_reads_as_the_oracle(tmp_path)
-
-
-def test_other_models_have_no_reading_of_their_own(encoder: Path, tmp_path: Path) -> None:
-    """A SentenceTransformer has token vectors, and no sides but for its prompts."""
-    assert card_of(load(str(encoder), CPU)).late_interaction is None
-    assert load(random_model("tiny-bge-m3"), CPU).late_interaction is None

@@ -67,7 +67,6 @@ def card(folder: Path) -> ModelCard:
 
 
 CHANGED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "a document's length": ({"document_length": 60}, {"document_length": 60}),
     "a length over the limit": ({"document_length": 600}, {"document_length": 600}),
     "no expansion": (
         {"query_expansion": None},
@@ -82,12 +81,15 @@ CHANGED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"query_expansion": {"strategy": "min", "length": 8}, "query_length": 12},
         {"query_expansion": MIN, "query_length": 12, "expansion_length": 8},
     ),
-    "another length": ({"query_expansion": {"length": 50}}, {"query_length": 50, "expansion_length": 50}),
-    "another token": ({"query_expansion": {"token": "[SEP]"}}, {"expansion_id": 3}),
-    "attended": ({"query_expansion": {"attend": True}}, {"attend_to_expansion": True}),
+    "another length and token, attended": (
+        {"query_expansion": {"length": 50, "token": "[SEP]", "attend": True}},
+        {"query_length": 50, "expansion_length": 50, "expansion_id": 3, "attend_to_expansion": True},
+    ),
     "no skiplist": ({"skiplist_words": []}, {"skiplist": ()}),
-    "tokens": ({"skiplist_words": ["[SEP]", "[MASK]"]}, {"skiplist": (3, 4)}),
-    "of queries": ({"skiplist_tasks": ["query"]}, {"skip_in_queries": True, "skip_in_documents": False}),
+    "tokens of queries": (
+        {"skiplist_words": ["[SEP]", "[MASK]"], "skiplist_tasks": ["query"]},
+        {"skiplist": (3, 4), "skip_in_queries": True, "skip_in_documents": False},
+    ),
     "of both": ({"skiplist_tasks": ["query", "document"]}, {"skip_in_queries": True}),
 }
 
@@ -107,62 +109,38 @@ def test_the_score_may_be_a_mean(folder: Path, card: ModelCard, started: Start) 
     assert made.fingerprint != card.fingerprint
 
 
-@pytest.mark.parametrize("side", ["query", "document"])
 @pytest.mark.parametrize(("marker", "tokens"), [("[S] ", 1), ("[X] ", 3), ("", 0)])
 def test_a_marker_is_a_prompt_of_whole_tokens(
-    folder: Path, card: ModelCard, started: Start, side: str, marker: str, tokens: int
+    folder: Path, card: ModelCard, started: Start, marker: str, tokens: int
 ) -> None:
     """One that the vocabulary has is one token, another is text, an empty one is nothing."""
-    model = started(folder, {f"{side}_prefix": marker})
+    model = started(folder, {"query_prefix": marker, "document_prefix": marker})
     made = shown(model)
     assert made.fingerprint != card.fingerprint
-    assert made.prompts == card.prompts | {side: marker}
+    assert made.prompts == card.prompts | {"query": marker, "document": marker}
     assert reading(made) == reading(card)
-    assert len(ids_of(model, [made.prompts[side] + "w1"])[0]) == tokens + 3
+    assert len(ids_of(model, [f"{marker}w1"])[0]) == tokens + 3
 
 
-def test_a_marker_takes_the_place_of_a_prompt(encoder: Path, tmp_path: Path, started: Start) -> None:
-    folder = write_native(tmp_path / "model", encoder, {})
-    assert shown(started(folder)).prompts == {"query": "w1 ", "document": ""}
-    assert shown(started(folder, {"query_prefix": "w2 "})).prompts == {"query": "w2 ", "document": ""}
-
-
-SAME: list[dict[str, Any]] = [
-    {},
-    {"query_prefix": "[unused0] "},
-    {"query_length": 24},
-    {"document_length": 40},
-    {"query_expansion": {}},
-    {"query_expansion": {"strategy": "fixed"}},
-    {"query_expansion": {"length": 24}},
-    {"query_expansion": {"token": "[MASK]"}},
-    {"query_expansion": {"attend": False}},
-    {"skiplist_words": list(string.punctuation)},
-    {"skiplist_tasks": ["document"]},
-    {"similarity_fn_name": "maxsim"},
-]
-
-
-@pytest.mark.parametrize("settings", SAME, ids=str)
-def test_a_key_that_says_what_the_files_say_changes_nothing(
-    folder: Path, card: ModelCard, started: Start, settings: dict[str, Any]
-) -> None:
+def test_a_key_that_says_what_the_files_say_changes_nothing(folder: Path, card: ModelCard, started: Start) -> None:
+    assert shown(started(folder, {})) == card
+    expansion = {"strategy": "fixed", "length": 24, "token": "[MASK]", "attend": False}
+    skipped = {"skiplist_words": list(string.punctuation), "skiplist_tasks": ["document"]}
+    settings = FILES | skipped | {"query_expansion": expansion, "similarity_fn_name": "maxsim"}
+    assert set(settings) == set(KEYS)
     assert shown(started(folder, settings)) == card
 
 
-def test_files_without_expansion_get_one(encoder: Path, tmp_path: Path, started: Start) -> None:
+def test_files_without_a_marker_or_an_expansion_get_them(encoder: Path, tmp_path: Path, started: Start) -> None:
+    """The marker takes the place of a prompt."""
     folder = write_native(tmp_path / "model", encoder, {}, document_length=50)
-    late = reading(shown(started(folder, {"query_expansion": {"strategy": "fixed", "length": 32}})))
+    assert shown(started(folder)).prompts == {"query": "w1 ", "document": ""}
+    expansion = {"strategy": "fixed", "length": 32}
+    made = shown(started(folder, {"query_prefix": "w2 ", "query_expansion": expansion}))
+    assert made.prompts == {"query": "w2 ", "document": ""}
+    late = reading(made)
     assert (late.query_length, late.expansion_length, late.expansion_id) == (32, 32, 4)
     assert not late.attend_to_expansion
-
-
-def test_a_stanford_colbert_is_read_by_the_same_keys(encoder: Path, tmp_path: Path, started: Start) -> None:
-    folder = write_stanford(tmp_path / "model", encoder, {"query_maxlen": 16, "doc_maxlen": 60})
-    settings = {"query_expansion": {"attend": True}, "document_length": 50, "skiplist_words": ["[SEP]"]}
-    late = reading(shown(started(folder, settings)))
-    assert (late.expansion_length, late.attend_to_expansion, late.document_length) == (16, True, 50)
-    assert late.skiplist == (3,)
 
 
 def test_the_longest_text_bounds_both_sides(folder: Path, started: Start) -> None:
@@ -184,13 +162,8 @@ NONSENSE: dict[str, tuple[Any, list[str]]] = {
         ["late.json: query_expansion has attended"],
     ),
     "a marker that is a number": ({"query_prefix": 1}, ["late.json: query_prefix 1 must be a text"]),
-    "a length below one": ({"query_length": -1}, ["late.json: query_length -1 must be a whole number"]),
     "an unknown task": ({"skiplist_tasks": ["both"]}, ["skiplist_tasks both is not one of query, document"]),
     "an unknown score": ({"similarity_fn_name": "max"}, ["late.json: similarity_fn_name max", "maxsim, meanmaxsim"]),
-    "a query below its expansion": (
-        {"query_length": 20},
-        ["late.json: query_length 20 is below the length of query_expansion, 24"],
-    ),
     "a query above its fixed expansion": (
         {"query_length": 30},
         ["late.json: query_length 30", "exactly 24", "length of query_expansion"],
@@ -200,10 +173,6 @@ NONSENSE: dict[str, tuple[Any, list[str]]] = {
         ["late.json: query_length 641", "640 positions"],
     ),
     "a document over the positions": ({"document_length": 641}, ["late.json: document_length 641", "640 positions"]),
-    "an expansion over the positions": (
-        {"query_expansion": {"length": 641}},
-        ["late.json: query_expansion", "641", "640 positions"],
-    ),
     "a skiplist of no vocabulary": (
         {"skiplist_words": ["[SEP]", "nothing"]},
         ["late.json: skiplist_words", "no token 'nothing'"],
@@ -239,14 +208,6 @@ def test_the_longest_text_refuses_what_is_longer(folder: Path, started: Start) -
     assert "query_length: queries are expanded to 24 tokens, and --max-tokens is 20" in said
 
 
-def test_an_expansion_needs_a_strategy_and_a_length(encoder: Path, tmp_path: Path, started: Start) -> None:
-    folder = write_native(tmp_path / "model", encoder, {}, query_length=20)
-    said = refusal(lambda: started(folder, {"query_expansion": {"attend": True}}))
-    assert "late.json: query_expansion: strategy None is not one of fixed, min" in said
-    said = refusal(lambda: started(folder, {"query_expansion": {"strategy": "fixed"}}))
-    assert "late.json: query_expansion: length is missing" in said
-
-
 def test_punctuation_that_a_vocabulary_lacks_is_not_skipped(encoder: Path, tmp_path: Path, started: Start) -> None:
     """The list of PyLate can be written down for any model."""
     folder = write_stanford(tmp_path / "model", encoder, {"mask_punctuation": False})
@@ -270,9 +231,7 @@ def test_a_file_that_is_missing_is_refused(folder: Path) -> None:
         load(str(folder), CPU, LoadOptions(late=Path("nowhere.json")))
 
 
-def test_the_file_comes_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SELVAGE_WORKER_LATE_INTERACTION", "late.json")
-    assert WorkerSettings.read([]).late_interaction == "late.json"
+def test_the_description_names_every_key() -> None:
     described = WorkerSettings.model_fields["late_interaction"].description
     assert described is not None
     assert [key for key in KEYS if key not in described] == []

@@ -1,17 +1,13 @@
 """What may stand in for a linear layer equals it."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
 
-from gpu_worker.device.placement import Placement
 from gpu_worker.model.loading import load
 from gpu_worker.model.source import LoadOptions
 from gpu_worker.model.tune import linear as module
-from gpu_worker.model.tune.linear import STOCK, PrepackedLinear, pack, undoing
-from harness.random_models import synthetic
+from gpu_worker.model.tune.linear import STOCK, PrepackedLinear, pack
 from support.native import no_kernels
 from support.onednn import HALF, needs_packed_layers
 from support.random_models import random_model
@@ -35,11 +31,11 @@ def test_packed_layers_equal_the_stock_ones(bias: bool, dtype: torch.dtype) -> N
     """With few rows and with many, of one dimension more too."""
     model = block(bias).to(dtype)
     states = [torch.randn(*shape, 48).to(dtype) for shape in ((1,), (7,), (40,), (1, 8), (2, 3, 5))]
-    expected = [model(each) for each in states]
+    expected = [model(x) for x in states]
     assert pack(model)
     assert isinstance(model[0], PrepackedLinear)
-    for each, wanted in zip(states, expected, strict=True):
-        assert torch.allclose(model(each), wanted, atol=1e-5 if dtype == torch.float32 else 3e-2)
+    for x, rows in zip(states, expected, strict=True):
+        assert torch.allclose(model(x), rows, atol=1e-5 if dtype == torch.float32 else 3e-2)
 
 
 @pytest.mark.parametrize("flaw", ["missing", "wrong"])
@@ -62,40 +58,3 @@ def test_an_operator_that_is_missing_or_wrong_serves_nothing(flaw: str, monkeypa
     assert ("linear layers: torch, since the model does not run as its own with packed ones" in model.findings) == (
         flaw == "wrong"
     )
-
-
-def test_every_linear_layer_of_a_model_is_packed() -> None:
-    config, _ = synthetic.shape_of("tiny-bert")
-    model = synthetic.build(config, "encoder", Placement(device=torch.device("cpu"), dtype=torch.float32)).eval()
-    with torch.inference_mode():
-        assert pack(model)
-    assert not any(type(each) is nn.Linear for each in model.modules())
-
-
-class Reading(nn.Module):
-    """Looks at the weight of one of its layers, as T5's feed-forward does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.outer = nn.Linear(8, 8), nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.outer(self.inner(x).to(self.outer.weight.dtype))
-
-
-def test_a_layer_whose_weight_is_read_stays_as_it_is() -> None:
-    """A packed one has no weight to show."""
-    model = Reading()
-    assert pack(model)
-    assert isinstance(model.inner, PrepackedLinear)
-    assert isinstance(model.outer, nn.Linear)
-    model(torch.randn(3, 8))
-
-
-def test_what_was_replaced_can_be_put_back() -> None:
-    model, x = block(), torch.randn(17, 48)
-    expected, undo = model(x), undoing(model)
-    pack(model)
-    undo()
-    assert not any(isinstance(each, PrepackedLinear) for each in model.modules())
-    assert torch.equal(model(x), expected)

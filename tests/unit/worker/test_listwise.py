@@ -20,7 +20,6 @@ from shared.errors import LimitExceeded, UnsupportedTask
 from shared.jobs import Job, RaggedTokens, TokenRanges
 from shared.vectors import Layout, ScoringMethod
 from support import listwise
-from support.checked import checked
 from support.in_pieces import run_in_steps
 from support.listwise import TEXTS, Twin
 from support.native import needs_kernels
@@ -78,24 +77,18 @@ def scores(rows: np.ndarray) -> np.ndarray:
     return np.concatenate([block[:-1] @ block[-1] for block in (first, second)])
 
 
-@pytest.mark.parametrize("longest", [16, 64])
-def test_blocks_in_pieces_are_whole_blocks(whole: ModelEngine, twin: Twin, longest: int) -> None:
-    """Markers of several pieces come together, whatever the steps and their company."""
-    assert not whole.model.whole_texts
-    wanted = expected(twin)
-    whole.cut_texts(PieceLimits(longest=longest))
-    for seed in range(3):
-        for result in run_in_steps(whole, [job(twin), job(twin, 2)], seed=seed):
+def assert_blocks_are_those_of_transformers(engine: ModelEngine, twin: Twin) -> None:
+    """Whole, in pieces of which several have markers, and with the words that all blocks begin with computed once."""
+    assert not engine.model.whole_texts
+    wanted, token_bytes = expected(twin), engine.model.token_bytes
+    for longest, shares in ((0, False), (16, False), (64, False), (100, False), (0, True), (64, True)):
+        engine.cut_texts(PieceLimits(longest=longest, shares=shares, together=4096, token_bytes=token_bytes))
+        for result in run_in_steps(engine, [job(twin), job(twin, 2)], seed=longest):
             assert np.abs(dense_rows(result) - wanted).max() < 1e-5 * np.abs(wanted).max()
 
 
-def test_blocks_that_share_their_beginning_are_computed_once(whole: ModelEngine, twin: Twin) -> None:
-    """All blocks begin with the same words; with pieces and without."""
-    wanted = expected(twin)
-    for longest in (0, 64):
-        whole.cut_texts(PieceLimits(longest=longest, shares=True, together=4096))
-        for result in run(whole, [job(twin), job(twin, 2)]):
-            assert np.abs(dense_rows(result) - wanted).max() < 1e-5 * np.abs(wanted).max()
+def test_blocks_are_those_of_transformers(whole: ModelEngine, twin: Twin) -> None:
+    assert_blocks_are_those_of_transformers(whole, twin)
 
 
 def test_scores_in_bfloat16_are_near_those_of_float32(folder: Path, twin: Twin) -> None:
@@ -110,38 +103,26 @@ def test_scores_in_bfloat16_are_near_those_of_float32(folder: Path, twin: Twin) 
     assert theirs < 4e-2  # else it would prove nothing
 
 
-@pytest.mark.parametrize("neighbours", [0, 1, 63])
-def test_neighbours_change_nothing(engine: ModelEngine, twin: Twin, neighbours: int) -> None:
-    """Other texts of the step: within 1e-6 of the rows' size."""
-    alone, among = _beside(engine, twin, neighbours)
-    assert np.abs(among - alone).max() < 1e-6 * np.abs(alone).max()
-
-
 @needs_kernels
 def test_neighbours_change_no_bit(whole: ModelEngine, twin: Twin) -> None:
-    engine = whole
-    assert not engine.model.other_bits
+    """Other texts of the step, however blocks are cut."""
+    assert not whole.model.other_bits
+    alone = dense_rows(run(whole, [job(twin)])[0])
     for neighbours in (1, 63):
-        alone, among = _beside(engine, twin, neighbours)
-        assert np.array_equal(among, alone)
+        texts = random_ids([3 + 5 * (number % 17) for number in range(neighbours)], seed=9, vocabulary=300)
+        others = [Job(id=2 + n, work=raw(DENSE), tokens=RaggedTokens.of([text])) for n, text in enumerate(texts)]
+        results = run(whole, [*others[::2], job(twin), *others[1::2]])
+        assert np.array_equal(dense_rows(results[len(others[::2])]), alone)
     for shares in (False, True):
-        engine.cut_texts(PieceLimits(longest=16, shares=shares, together=4096))
-        (alone,) = run_in_steps(engine, [job(twin)])
+        whole.cut_texts(PieceLimits(longest=16, shares=shares, together=4096))
         for seed in range(3):
-            others = random_ids([3, 40, 100, 17], seed=seed, vocabulary=300)
-            jobs = [job(twin), *(Job(id=5, work=raw(DENSE), tokens=RaggedTokens.of([text])) for text in others)]
-            among = run_in_steps(engine, [*jobs, job(twin, 2)], seed=seed)
-            assert np.array_equal(dense_rows(among[0]), dense_rows(alone))
-            assert np.array_equal(dense_rows(among[-1]), dense_rows(alone))
-
-
-def _beside(engine: ModelEngine, twin: Twin, neighbours: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows alone, and beside so many other texts."""
-    texts = random_ids([3 + 5 * (number % 17) for number in range(neighbours)], seed=9, vocabulary=300)
-    others = [Job(id=number + 2, work=raw(DENSE), tokens=RaggedTokens.of([text])) for number, text in enumerate(texts)]
-    place = len(others[::2])
-    results = run(engine, [*others[::2], job(twin), *others[1::2]])
-    return dense_rows(run(engine, [job(twin)])[0]), dense_rows(results[place])
+            others = [
+                Job(id=5, work=raw(DENSE), tokens=RaggedTokens.of([text]))
+                for text in random_ids([3, 40, 100, 17], seed=seed, vocabulary=300)
+            ]
+            among = run_in_steps(whole, [job(twin), *others, job(twin, 2)], seed=seed)
+            assert np.array_equal(dense_rows(among[0]), alone)
+            assert np.array_equal(dense_rows(among[-1]), alone)
 
 
 def test_the_card_names_no_length_over_the_context(folder: Path) -> None:
@@ -156,19 +137,13 @@ def test_the_card_names_no_length_over_the_context(folder: Path) -> None:
 
 
 def test_layers_with_windows_have_the_limits_of_the_later_model(tmp_path: Path) -> None:
-    """v3.5 reads longer queries and documents; its rows are those of transformers too, whole, in pieces and shared."""
+    """v3.5 reads longer queries and documents; its rows are those of transformers too."""
     folder = listwise.write(tmp_path / "windowed", windowed=True)
-    engine, twin = ModelEngine(load(str(folder), CPU, LONGEST)), Twin.read(folder)
-    told = engine.model.listwise
-    assert told is not None
-    assert (told.query_length, told.document_length) == (1024, 8192)
-    assert not engine.model.whole_texts
-    wanted = expected(twin)
-    kept = engine.model.token_bytes
-    for longest, shares in ((0, False), (16, False), (100, False), (0, True), (64, True)):
-        engine.cut_texts(PieceLimits(longest=longest, shares=shares, together=4096, token_bytes=kept))
-        for result in run_in_steps(engine, [job(twin), job(twin, 2)], seed=longest):
-            assert np.abs(dense_rows(result) - wanted).max() < 1e-5 * np.abs(wanted).max()
+    engine = ModelEngine(load(str(folder), CPU, LONGEST))
+    blocks = engine.model.listwise
+    assert blocks is not None
+    assert (blocks.query_length, blocks.document_length) == (1024, 8192)
+    assert_blocks_are_those_of_transformers(engine, Twin.read(folder))
 
 
 def test_a_worker_scores_no_sequences_by_it(engine: ModelEngine) -> None:
@@ -186,11 +161,3 @@ def test_rows_count_by_their_width(engine: ModelEngine) -> None:
     JobCheck(card, JobLimits(), 4096)(many)
     with pytest.raises(LimitExceeded, match="the vectors of a job"):
         JobCheck(wide, JobLimits(), 4096)(many)
-
-
-def test_check_prints_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One job of its kind is computed, and the card tells markers and limits on one line."""
-    assert checked(folder) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("listwise")]
-    assert "query_length 512, document_length 2048, block_documents 125, dimensions 24" in line
-    assert "document_marker '<|embed_token|>'" in line

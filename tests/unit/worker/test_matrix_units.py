@@ -1,13 +1,11 @@
 """A processor with matrix units, as matrix_units.py makes one of any: what it rounds is not served."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import Model, load
@@ -18,20 +16,6 @@ from support.onednn import needs_packed_layers
 from support.random_models import random_model
 from support.tiny import CPU, DENSE, ask, dense_rows, encode
 
-LEFT, RIGHT = (torch.randn(3, 64, 64, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
-PRODUCTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "bmm": torch.bmm,
-    "bmm into": lambda left, right: torch.bmm(left, right, out=torch.empty_like(left)),
-    "matmul": torch.matmul,
-    "baddbmm": lambda left, right: torch.baddbmm(left.new_empty(1), left, right, beta=0),
-    "mm": lambda left, right: torch.stack([torch.mm(*pair) for pair in zip(left, right, strict=True)]),
-    "linear": lambda left, right: torch.stack([F.linear(x, w.T) for x, w in zip(left, right, strict=True)]),
-    "biased": lambda left, right: torch.stack(
-        [F.linear(x, w.T, torch.zeros(64, dtype=x.dtype)) for x, w in zip(left, right, strict=True)]
-    ),
-    "einsum": lambda left, right: torch.einsum("hij,hjk->hik", left, right),
-}
-
 pytestmark = needs_packed_layers  # or oneDNN's operators are not there
 
 
@@ -40,22 +24,6 @@ def units() -> Iterator[None]:
     held = emulate()
     yield
     held.clear()
-
-
-def error(multiply: Callable[[Tensor, Tensor], Tensor]) -> float:
-    """The largest of a product, as a share of its largest number."""
-    expected = multiply(LEFT.double(), RIGHT.double())
-    return float((multiply(LEFT, RIGHT) - expected).abs().max() / expected.abs().max())
-
-
-@pytest.mark.usefixtures("units")
-@pytest.mark.parametrize("multiply", PRODUCTS.values(), ids=PRODUCTS)
-def test_factors_are_rounded_where_they_may_be(multiply: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """And nowhere else: what PyTorch does by itself is exact on every processor."""
-    assert error(multiply) < own_run.EXACT
-    with own_run.onednn_products():
-        assert error(multiply) > 50 * own_run.EXACT
-    assert error(multiply) < own_run.EXACT
 
 
 @pytest.mark.usefixtures("units")

@@ -1,8 +1,7 @@
 """MaxSim on a processor equals the twin written out, whatever the lengths and wherever the rows lie."""
 
 import itertools
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,8 @@ from gpu_worker.kernels.maxsim.maxsim_kernels import (
     winners,
 )
 from shared.vectors import Layout
-from support.native import LIBRARY, needs_kernels, no_kernels
+from support.native import LIBRARY, needs_kernels
+from support.peak_memory import peak_growth
 from support.tiny import unit_rows
 
 LAYOUTS = st.sampled_from(Layout)
@@ -188,26 +188,6 @@ def test_the_operator_refuses_what_lies_outside() -> None:
             maxsim(*arguments, 0.0)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_an_absent_row_is_minus_infinity(kernel: str) -> None:
-    """Zero padding would raise the score of a short document whose products are all negative."""
-    queries, documents = torch.ones(2, 4), -torch.ones(5, 4)
-    texts = Texts.end_to_end(np.array([1, 4]))
-    for layout, asked in ((Layout.MATRIX, [2]), (Layout.PAIRS, [1, 1])):
-        comparison = Comparison(queries=Texts.end_to_end(np.array(asked)), documents=texts, layout=layout)
-        scores = kernel_of(kernel)(queries, documents, [comparison], np.array([True, False, True, False, False]))
-        assert scores.tolist() == [-8.0, -8.0] if layout is Layout.MATRIX else [-4.0, -4.0]
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_a_document_of_skipped_rows_alone_has_the_lowest_score(kernel: str) -> None:
-    texts = Texts.end_to_end(np.array([2, 2]))
-    comparison = Comparison(queries=Texts.end_to_end(np.array([3])), documents=texts, layout=Layout.MATRIX)
-    scores = kernel_of(kernel)(rows(3), rows(4), [comparison], np.array([False, False, True, False]))
-    assert scores[0] == EMPTY_DOCUMENT
-    assert scores[1] > -100
-
-
 @given(
     st.lists(st.integers(0, 7), min_size=1, max_size=7),
     st.integers(0, 6),
@@ -237,14 +217,6 @@ def test_winners_are_the_rows_that_make_the_score(
         assert similarities[text].tolist() == products.max(axis=1).tolist()
 
 
-def test_a_processor_without_kernels_takes_products_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    cpu = torch.device("cpu")
-    ours = NativeMaxSim if torch.float32 in LIBRARY.formats else PlainMaxSim
-    assert isinstance(maxsim_kernels.choose(cpu, 128), ours)
-    no_kernels(monkeypatch)
-    assert isinstance(maxsim_kernels.choose(cpu, 128), PlainMaxSim)
-
-
 EMPTY = np.zeros(2048, dtype=np.int64)
 SIZES: dict[str, tuple[list[int], Any, Layout]] = {
     "many rows of both": ([50] * 40, np.full(2500, 20), Layout.MATRIX),
@@ -272,16 +244,3 @@ def test_memory_is_bounded_whatever_the_size(size: str, kernel: str) -> None:
         result = 8 * len(queries) * len(found)
         grown = peak_growth(lambda: winners(queries, documents, comparison.documents))
         assert grown < BOUND + 3 * result
-
-
-def peak_growth(work: Callable[[], object]) -> int:
-    """Bytes that the process grew by at most while `work` ran."""
-
-    def memory(key: str) -> int:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:"))
-
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    before = memory("VmRSS")
-    work()
-    return memory("VmHWM") - before

@@ -1,13 +1,9 @@
-"""Products that are made together: the same numbers, fewer products, and layers that are compiled as before."""
+"""Products that are made together: the same numbers by fewer products."""
 
-from typing import Any
-
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._dynamo.backends.common import aot_autograd
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.attention import interface as attention
@@ -17,10 +13,9 @@ from gpu_worker.model.encoder.encoder import uncounted_id_of
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.source import LoadOptions, open_source
-from gpu_worker.model.tune.graphs import compiled_run
 from gpu_worker.model.tune.merged import MergedLinear, merge, saved_products, separate
 from gpu_worker.ragged.batch import RaggedBatch
-from support import varlen_twin
+from support import graphs, varlen_twin
 from support.graphs import reference_of
 from support.random_models import random_model
 from support.tiny import CPU
@@ -39,42 +34,33 @@ def encoder_of(name: str) -> PackedEncoder:
 
 
 def batch(encoder: PackedEncoder, *lengths: int) -> RaggedBatch:
-    generator = np.random.default_rng(sum(lengths))
-    texts = [generator.integers(10, 900, length, dtype=np.int32) for length in lengths]
-    return RaggedBatch.pack(texts, encoder.device, encoder.uncounted)
+    return graphs.batch(encoder, list(lengths))
 
 
 @pytest.mark.parametrize("name", FEWER)
 @torch.inference_mode()
 def test_the_same_numbers_by_fewer_products(name: str) -> None:
+    """What was merged can be taken apart: the layers are as they were, with the same weights and bits."""
     encoder = encoder_of(name)
     batches = [batch(encoder, 3, 40, 7), batch(encoder, 12)]
-    expected = [encoder(each) for each in batches]
+    expected = [encoder(ragged) for ragged in batches]
     weights = {key: value.clone() for key, value in encoder.model.state_dict().items()}
+
+    def assert_weights_stayed() -> None:
+        state = encoder.model.state_dict()
+        assert state.keys() == weights.keys()
+        assert all(torch.equal(state[key], value) for key, value in weights.items())
+
     merge(encoder.model)
     assert saved_products(encoder.model) == FEWER[name] * LAYERS
-    for each, wanted in zip(batches, expected, strict=True):
-        assert torch.allclose(encoder(each), wanted, atol=2e-5)
-    found = encoder.model.state_dict()
-    assert found.keys() == weights.keys()
-    assert all(torch.equal(found[key], value) for key, value in weights.items())
-
-
-@torch.inference_mode()
-def test_what_was_merged_can_be_taken_apart() -> None:
-    """The layers are as they were, with the same weights and bits."""
-    encoder = encoder_of("tiny-qwen2")
-    known = batch(encoder, 3, 40, 7)
-    expected = encoder(known)
-    weights = {key: value.clone() for key, value in encoder.model.state_dict().items()}
-    merge(encoder.model)
+    for ragged, rows in zip(batches, expected, strict=True):
+        assert torch.allclose(encoder(ragged), rows, atol=2e-5)
+    assert_weights_stayed()
     separate(encoder.model)
     assert saved_products(encoder.model) == 0
-    assert {type(each) for each in encoder.model.modules() if isinstance(each, nn.Linear)} == {nn.Linear}
-    assert torch.equal(encoder(known), expected)
-    found = encoder.model.state_dict()
-    assert found.keys() == weights.keys()
-    assert all(torch.equal(found[key], value) for key, value in weights.items())
+    assert {type(layer) for layer in encoder.model.modules() if isinstance(layer, nn.Linear)} == {nn.Linear}
+    assert torch.equal(encoder(batches[0]), expected[0])
+    assert_weights_stayed()
 
 
 @pytest.mark.parametrize("right", [True, False])
@@ -94,30 +80,6 @@ def test_the_gate_decides_whether_products_are_merged(right: bool, monkeypatch: 
     merged = "9 products of a step are made together with others"
     told = merged if right else "no merged products: the model does not run by them as by its own"
     assert mode.findings == (told,)
-
-
-def test_compiled_layers_make_one_product_of_a_group() -> None:
-    """One graph for all layers; it has four products, not seven, and leaves nothing behind."""
-    encoder = encoder_of("tiny-qwen3")
-    merge(encoder.model)
-    products: list[int] = []
-
-    def counted(module: Any, _: Any) -> Any:
-        products.append(sum("mm" in str(node.target) for node in module.graph.nodes))
-        return module.forward
-
-    torch.compiler.reset()
-    compiled = compiled_run(encoder, aot_autograd(fw_compiler=counted))
-    batches = [batch(encoder, 3, 40, 7), batch(encoder, 12, 5)]
-    with torch.inference_mode():
-        for each in batches:
-            assert torch.allclose(compiled(each), encoder(each), atol=2e-5)
-    assert products == [4]
-    merged = [each for each in encoder.model.modules() if isinstance(each, MergedLinear)]
-    assert len(merged) == 5 * LAYERS
-    assert len({id(each._last) for each in merged}) == 1
-    assert (merged[0]._last.columns, merged[0]._last.states, merged[0]._last.left) == (None, None, 0)
-    torch.compiler.reset()
 
 
 def test_a_step_that_failed_leaves_one_product_at_most() -> None:
