@@ -72,8 +72,10 @@ class Attachment:
     def load(self) -> Load:
         """The worker's load, as this frontend is told it."""
         load, now = self._driver.load, asyncio.get_running_loop().time()
-        others = max(0.0, self._outboxes.work.rate(now) - self._own_work.rate(now))
-        return replace(load, others=min(1.0, others / load.tokens_per_second) if load.tokens_per_second else 0.0)
+        tokens_per_second = max(0.0, self._outboxes.work.rate(now) - self._own_work.rate(now))
+        return replace(
+            load, others=min(1.0, tokens_per_second / load.tokens_per_second) if load.tokens_per_second else 0.0
+        )
 
     @property
     def idle(self) -> bool:

@@ -9,8 +9,8 @@ import torch
 from gpu_worker.kernels.cpu import library
 from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.model import Model
-from gpu_worker.model.queries import Queries
 from gpu_worker.model.tune.linear import INT8
+from gpu_worker.repository.static_format import Queries
 from shared.card import LateInteraction, Listwise, ModelCard, QueryRoute
 from shared.vectors import Activation, OutputKind
 

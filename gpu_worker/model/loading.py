@@ -20,7 +20,6 @@ from gpu_worker.model.execution import ExecutionMode
 from gpu_worker.model.heads.building import HeadBuilder
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.model import Model as Model
-from gpu_worker.model.queries import Queries
 from gpu_worker.model.served_adapters import ServedAdapter, read_adapters
 from gpu_worker.model.source import LoadOptions, Source, fingerprint_of, open_source, quiet, vocabulary_rows
 from gpu_worker.model.tune.linear import PrepackedLinear, check_int8, install_native
@@ -33,6 +32,7 @@ from gpu_worker.repository import fitting, rerankers
 from gpu_worker.repository.files import first_line
 from gpu_worker.repository.fitting import LengthLimits
 from gpu_worker.repository.recipe import Recipe
+from gpu_worker.repository.static_format import Queries
 from shared.card import LateInteraction, Listwise
 from shared.errors import ModelRefused
 from shared.vectors import QueryExpansion
@@ -272,7 +272,7 @@ def _limit(max_tokens: int, recipe: Recipe, positions: int) -> int:
 def _with_adapter(base: Model, number: int, adapter: ServedAdapter) -> Model:
     """The model of an adapter over a base: its own name, prompts, limit and fingerprint."""
     limit = min(base.max_tokens, adapter.recipe.max_tokens or base.max_tokens)
-    notices = (base.notice, f"an adapter over {base.names[0]}: {adapter.parts.description}")
+    notices = (base.notice, f"an adapter over {base.names[0]}: {adapter.updates.description}")
     return replace(
         base,
         names=(adapter.name,),

@@ -7,8 +7,8 @@ from gpu_worker.kernels.maxsim.maxsim_kernels import MaxSimKernel
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.native.model import NativeModel
-from gpu_worker.model.queries import Queries
 from gpu_worker.repository.recipe import Recipe
+from gpu_worker.repository.static_format import Queries
 from gpu_worker.repository.tokenizer import TokenizerFile
 from shared.card import LateInteraction, Listwise
 from shared.query_table import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TOKENIZER_FILE

@@ -54,10 +54,10 @@ def take_references(
     model, recipe = source.model, source.recipe
     if type(model).__name__ == "LongformerForSequenceClassification":
         model.base_model.register_forward_pre_hook(_attend_to_the_first_token, with_kwargs=True)
-    base, parts = model.base_model, {adapter.name: adapter.parts for adapter in adapters}
+    base, updates = model.base_model, {adapter.name: adapter.updates for adapter in adapters}
     # The encoder comes before the heads: its long text finds out models that short texts change for good.
     reference = take_reference(base, probes, feeding)
-    of_adapters = take_adapter_reference(model, reference, parts) if parts else None
+    of_adapters = take_adapter_reference(model, reference, updates) if updates else None
     has_head = recipe.weights_of != "encoder"
     of_heads = take_head_reference(model, recipe, reference, limits.positions) if has_head else None
     heads = HeadBuilder(recipe, model, source.placement, source.layers, reference.width).build()
@@ -155,7 +155,7 @@ def _checked_native_encoder(model: Untuned) -> tuple[NativeEncoder | None, list[
         install_native(heads, kernels)
         model.check_heads(encoder)
         return encoder, []
-    except Exception as error:  # another transformers may make a family's parts otherwise
+    except Exception as error:  # another transformers may build a family otherwise
         reason = reason_of(error)
     undo()
     return None, [f"no whole layers by the processor's kernels: {reason}"] if kernels.formats else []
@@ -176,9 +176,9 @@ def _native_mode(encoder: NativeEncoder) -> ExecutionMode:
     """The mode of an encoder by the processor's kernels."""
     native: NativeModel = encoder.model
     layers, calls = sum(native.calls), len(native.calls)
-    whole = f"{layers} layers run whole by the processor's kernels: {native.forms}"
-    together = f"{layers} layers run in {calls} call{'s' * (calls > 1)}"
-    findings = (whole, together) if calls < layers else (whole,)
+    forms = f"{layers} layers run whole by the processor's kernels: {native.forms}"
+    joined_calls = f"{layers} layers run in {calls} call{'s' * (calls > 1)}"
+    findings = (forms, joined_calls) if calls < layers else (forms,)
     return ExecutionMode(encoder=encoder, linear=encoder.description, findings=findings)
 
 

@@ -93,7 +93,7 @@ class Flows(Generic[F]):
         `head`: the flow that `head()` has just returned; its entry is replaced where it lies, first in the heap.
 
         `filling`: the turn filled the rest of a step after an earlier flow did not fit. Nobody else could have used
-        that room, so virtual time stands still, and the tag ends at most a quantum ahead of it.
+        those tokens, so virtual time stands still, and the tag ends at most a quantum ahead of it.
         """
         assert head.entry is self._heap[0], "only the head may be served"
         charged = head.tag + cost

@@ -280,8 +280,8 @@ def largest_jobs(model: Model, tokens: int) -> Iterator[Job]:
 def _longest_texts(longest: int, tokens: int) -> list[int]:
     """The lengths of the longest texts of a step. A text of one token comes first, since scores need a query."""
     longest = min(longest, max(tokens - 1, 1))
-    whole, rest = divmod(max(tokens - 1, 0), longest)
-    return [1, *([longest] * whole), *([rest] if rest else [])]
+    count, remainder = divmod(max(tokens - 1, 0), longest)
+    return [1, *([longest] * count), *([remainder] if remainder else [])]
 
 
 def _largest_work(abilities: Abilities) -> Iterator[Work]:
@@ -299,12 +299,12 @@ def _largest_work(abilities: Abilities) -> Iterator[Work]:
 
 def timed_job(model: Model, tokens: int) -> Job:
     """A job of so many tokens in texts of many lengths, for the model's first output or task."""
-    lengths, left = list[int](), tokens
+    lengths, unused_tokens = list[int](), tokens
     for number in count():
-        if not left:
+        if not unused_tokens:
             break
-        lengths.append(min(SHORTEST + int(SPREAD * (number * GOLDEN % 1)), model.longest, left))
-        left -= lengths[-1]
+        lengths.append(min(SHORTEST + int(SPREAD * (number * GOLDEN % 1)), model.longest, unused_tokens))
+        unused_tokens -= lengths[-1]
     return Job(
         id=0,
         work=_usual_work(Abilities(model)),

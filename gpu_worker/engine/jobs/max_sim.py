@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.device.transfer import Array, StepDownload, to_device
-from gpu_worker.engine.jobs.comparing import ComparingJob, QueryRows, averaged, comparing_flops
-from gpu_worker.engine.jobs.job import TextJob
+from gpu_worker.engine.jobs.job import ComparingJob, QueryRows, TextJob, averaged, comparing_flops
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.engine.step.outputs import Compared, Outputs, SliceRows, Wanted
 from gpu_worker.engine.step.rows import RowFormat, byte_view

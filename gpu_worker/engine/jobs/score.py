@@ -12,8 +12,16 @@ import numpy as np
 from torch import Tensor
 
 from gpu_worker.device.transfer import DownloadedArray, StepDownload
-from gpu_worker.engine.jobs.comparing import ComparingJob, QueryRows, Scores, averaged, comparing_flops
-from gpu_worker.engine.jobs.job import LOOKED_UP, TextJob, by_length
+from gpu_worker.engine.jobs.job import (
+    LOOKED_UP,
+    ComparingJob,
+    QueryRows,
+    Scores,
+    TextJob,
+    averaged,
+    by_length,
+    comparing_flops,
+)
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.engine.step.outputs import Compared, Outputs, SliceRows, Wanted
 from gpu_worker.engine.step.rows import RowFormat

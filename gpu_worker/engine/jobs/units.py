@@ -234,9 +234,9 @@ class Units:
         taken = {number: (lengths[number] - shared[number]) * token_bytes for number in cut}
         returned = dict(taken)
         for run in alike.runs:
-            together = sum(taken[number] for number in run)
-            taken |= {number: together * (number == run[0]) for number in run}
-            returned |= {number: together * (number == run[-1]) for number in run}
+            run_bytes = sum(taken[number] for number in run)
+            taken |= {number: run_bytes * (number == run[0]) for number in run}
+            returned |= {number: run_bytes * (number == run[-1]) for number in run}
         for group in groups:
             if cut.isdisjoint(group):
                 units._add(group, sum(lengths[number] for number in group))

@@ -101,8 +101,8 @@ class PackedAttention(LayerAttention, Protocol):
             output[: beginnings.total] = self(q, k, v, beginnings, terms)
         for piece, rows in zip(batch.pieces, batch.piece_rows(), strict=True):
             if piece.start:
-                seen = piece.slots(rows.start)
-                keys, values = (_states_of(seen, of_cache, side, states) for side, states in enumerate((key, value)))
+                slots = piece.slots(rows.start)
+                keys, values = (_states_of(slots, of_cache, side, states) for side, states in enumerate((key, value)))
                 output[rows] = self.attend_piece(query[:, rows], keys, values, terms)
         return output
 

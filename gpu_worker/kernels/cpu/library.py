@@ -67,8 +67,10 @@ def _loaded() -> KernelLibrary:
         return KernelLibrary(missing=f"none are made for this processor ({torch.backends.cpu.get_cpu_capability()})")
     built = [instructions for instructions in sets if path_of(instructions).exists()]
     if not built:
-        others = any(BUILT.glob("*.so"))
-        reason = "those that are built are for another processor, PyTorch or source" if others else "none are built"
+        built_elsewhere = any(BUILT.glob("*.so"))
+        reason = (
+            "those that are built are for another processor, PyTorch or source" if built_elsewhere else "none are built"
+        )
         return KernelLibrary(missing=f"{reason}; {COMMAND} builds them")
     try:
         torch.ops.load_library(path_of(built[0]))

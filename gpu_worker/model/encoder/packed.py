@@ -13,7 +13,7 @@ from gpu_worker.kernels.attention.interface import (
     PieceAttention,
     is_causal,
 )
-from gpu_worker.model.adapters.adapted_linear import step_adapters_of
+from gpu_worker.model.adapters.lora import step_adapters_of
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.texts import TokenTypes

@@ -1,6 +1,6 @@
 """Sparse vectors on the host: made from the weights that a step downloads, packed, compared. CPU only, no I/O.
 
-A vector is a pair of arrays: vocabulary ids [n] int32, ascending, and their weights [n] float32, all above zero.
+A vector is two arrays: vocabulary ids [n] int32, ascending, and their weights [n] float32, all above zero.
 """
 
 from collections.abc import Sequence

@@ -131,9 +131,9 @@ def _check_parts(layer: nn.Module, names: LayerNames) -> None:
     """Raises ModelRefused for a layer that has weights of other parts too, as attention to another text's states."""
     heads = (f"{names.attention}.{name}" for name in HEAD_NORMS)
     listed = {*names.inputs, names.output, *names.inner, names.down, *names.norms, *heads}
-    others = [name for name, _ in layer.named_parameters() if name.rpartition(".")[0] not in listed]
-    if others:
-        raise ModelRefused(f"{type(layer).__name__} has more parts: {others[0]}")
+    unlisted = [name for name, _ in layer.named_parameters() if name.rpartition(".")[0] not in listed]
+    if unlisted:
+        raise ModelRefused(f"{type(layer).__name__} has more parts: {unlisted[0]}")
 
 
 def _check_sizes(linears: list[nn.Linear], head: int, queries: int, keys: int) -> None:

@@ -105,14 +105,16 @@ class NativeModel(nn.Module):
         self.norm: nn.Module | None = _part_of(base, family.norm)
         written = family.layers(base)
         types = base.config.layer_types if family.rotary_by_type else [ALL_TYPES] * len(written)
-        made: dict[nn.Module, Layer] = {}  # a layer in several places stays one
+        by_module: dict[nn.Module, Layer] = {}  # a layer in several places stays one
         for layer, kind in zip(written, types, strict=True):
-            if layer not in made:
-                made[layer] = Layer(layer, family, angles=kind if self.rotary else None, capped=capped, linear=linear)
-        layers = [made[layer] for layer in written]
+            if layer not in by_module:
+                by_module[layer] = Layer(
+                    layer, family, angles=kind if self.rotary else None, capped=capped, linear=linear
+                )
+        layers = [by_module[layer] for layer in written]
         self.layers = nn.ModuleList(layers)
-        alike = groupby(layers, key=lambda layer: (layer.kind, layer.terms, layer.angles))
-        self._calls = [_Call.of(list(together)) for _, together in alike]
+        groups = groupby(layers, key=lambda layer: (layer.kind, layer.terms, layer.angles))
+        self._calls = [_Call.of(list(group)) for _, group in groups]
         self.causal = any(layer.terms.causal for layer in layers)
         self.forms = "; ".join(dict.fromkeys(layer.form for layer in layers))
 
@@ -153,7 +155,7 @@ class NativeModel(nn.Module):
         `sequences` [S, 5]: see `RaggedBatch.layout`.
         """
         terms, (head, _, keys) = call.terms, call.kind[0]
-        none = states.new_empty(keys, 0, head)
+        no_keys = states.new_empty(keys, 0, head)
         layers = range(first, first + call.count)
         rows: Tensor = torch.ops.selvage.layers(
             states,
@@ -167,7 +169,7 @@ class NativeModel(nn.Module):
             terms.softcap or 0.0,
             torch.from_numpy(slots.segments),
             torch.from_numpy(slots.writes),
-            [tensor for layer in layers for cache in slots.layer(layer, none, none) for tensor in cache],
+            [tensor for layer in layers for cache in slots.layer(layer, no_keys, no_keys) for tensor in cache],
         )
         return rows
 

@@ -192,8 +192,8 @@ def install_int8(base: nn.Module, heads: Iterable[nn.Module] = ()) -> str:
         if id(layer) not in replacements:
             replacements[id(layer)] = Int8Linear(layer)
         setattr(parent, name, replacements[id(layer)])
-    left = len(layers) - len(fitting)
-    return f"{len(fitting)} linear layers in int8 by token, {left} left as they are"
+    unfit = len(layers) - len(fitting)
+    return f"{len(fitting)} linear layers in int8 by token, {unfit} left as they are"
 
 
 def _fits(layer: nn.Linear) -> bool:

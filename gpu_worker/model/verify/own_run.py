@@ -187,7 +187,7 @@ class Widened(Tensor):
 
     @staticmethod
     def __new__(cls, rounded: Tensor, requires_grad: bool = False) -> "Widened":
-        made: Widened = Tensor._make_wrapper_subclass(
+        widened: Widened = Tensor._make_wrapper_subclass(
             cls,
             rounded.shape,
             rounded.stride(),
@@ -196,8 +196,8 @@ class Widened(Tensor):
             device=rounded.device,
             requires_grad=requires_grad,
         )
-        made.rounded = rounded
-        return made
+        widened.rounded = rounded
+        return widened
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"Widened({self.rounded!r})"

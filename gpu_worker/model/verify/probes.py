@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 from gpu_worker.model.encoder.encoder import Encoder
-from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.spans import launches
+from gpu_worker.ragged.batch import RaggedBatch, split_launches
 from gpu_worker.ragged.texts import Counts, Ids, TokenTypes
 from gpu_worker.repository.tokenizer import WrittenInputs
 
@@ -128,7 +127,7 @@ class Probes:
             if lengths[number] <= free_tokens and len(numbers) < sequences:
                 numbers.append(number)
                 free_tokens -= lengths[number]
-        while len(launches(np.array(sorted(lengths[number] for number in numbers), dtype=np.int64))) > 1:
+        while len(split_launches(np.array(sorted(lengths[number] for number in numbers), dtype=np.int64))) > 1:
             numbers.remove(max(numbers, key=lengths.__getitem__))
         return numbers
 

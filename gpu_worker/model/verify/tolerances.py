@@ -95,10 +95,10 @@ def exact_logits(logits: Tensor, expected: Expected, dtype: torch.dtype) -> Verd
 def rounded_states(hidden: Tensor, expected: Expected) -> Verdict:
     """Compares hidden states [T, H] of rounded layers: the mean cosines over tokens and over texts, and the least of
     a text."""
-    pairs = hidden, expected.rows
-    means = [torch.stack([text.mean(dim=0) for text in rows.split(list(expected.lengths))]) for rows in pairs]
+    compared = hidden, expected.rows
+    means = [torch.stack([text.mean(dim=0) for text in rows.split(list(expected.lengths))]) for rows in compared]
     of_texts = cosines(*means)
-    tokens, texts, lowest = float(cosines(*pairs).mean()), float(of_texts.mean()), float(of_texts.min())
+    tokens, texts, lowest = float(cosines(*compared).mean()), float(of_texts.mean()), float(of_texts.min())
     return Verdict(
         near=tokens >= LEAST_COSINE and texts >= LEAST_COSINE and lowest >= LOWEST,  # NaN is not
         figures=f"cosine {tokens:.4f} over tokens, {texts:.4f} over texts, {lowest:.4f} at the lowest",

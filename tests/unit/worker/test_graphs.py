@@ -24,7 +24,7 @@ from gpu_worker.model.tune.graphs import (
     GraphSettings,
     ladder,
 )
-from gpu_worker.ragged.spans import TILE, launches
+from gpu_worker.ragged.batch import TILE, split_launches
 from shared.jobs import Job
 from shared.vectors import OutputKind, ScoringMethod
 from support.graphs import (
@@ -111,7 +111,7 @@ def test_the_gates_texts_fit_into_every_size_in_one_launch(longest: int) -> None
         )
         assert own
         assert size.holds(sum(own) + 1, len(own), own[-1])
-        assert len(launches(np.array(own))) == 1
+        assert len(split_launches(np.array(own))) == 1
 
 
 GRAPHS = GraphSettings(step_tokens=128)

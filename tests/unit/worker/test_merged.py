@@ -116,7 +116,7 @@ def test_compiled_layers_make_one_product_of_a_group() -> None:
     merged = [each for each in encoder.model.modules() if isinstance(each, MergedLinear)]
     assert len(merged) == 5 * LAYERS
     assert len({id(each._last) for each in merged}) == 1
-    assert (merged[0]._last.columns, merged[0]._last.states, merged[0]._last.left) == (None, None, 0)
+    assert (merged[0]._last.columns, merged[0]._last.states, merged[0]._last.waiting) == (None, None, 0)
     torch.compiler.reset()
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs import job as job_module
-from gpu_worker.engine.jobs.comparing import QueryRows
+from gpu_worker.engine.jobs.job import QueryRows
 from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.model.native.model import NativeModel
 from gpu_worker.ragged.pieces import SequenceCache
