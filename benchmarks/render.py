@@ -24,6 +24,7 @@ README, FIGURES, ACCELERATOR, PUBLISHED, OPERATING = (
     for path in ("README.md", "docs/figures.md", "docs/accelerator.md", "docs/published.md", "docs/operating.md")
 )
 PAGES = (README, FIGURES, ACCELERATOR, PUBLISHED, OPERATING)
+RUNTIME_SETTING = re.compile(rf" ({'|'.join(FORMATS)}), best batch$")
 BLOCK = re.compile(r"(<!-- rendered (\S+): begin -->\n).*?(<!-- rendered \2: end -->)", re.DOTALL)
 TITLES = {"offline": "engine", "maxsim": "MaxSim", "services": "both services"}
 """Benchmarks that compare with other products, and what each measures."""
@@ -108,9 +109,13 @@ def _processor(machine: Mapping[str, Any]) -> str:
 
 
 def _workload(name: str, case: Mapping[str, Any], results: Mapping[str, Any]) -> str:
-    """Names a case, and its processor where the results of a table are of several."""
-    several = len({_processor(result["machine"]) for result in results.values() if result}) > 1
-    where = f", {_processor(results[name]['machine'])}" if several else ""
+    """Names a case, and its processor where the results of a table are of several: by its maker if that tells them."""
+    processors = {_processor(result["machine"]) for result in results.values() if result}
+    makers = {processor.partition(" ")[0] for processor in processors}
+    processor = _processor(results[name]["machine"])
+    if len(makers) == len(processors):
+        processor = processor.partition(" ")[0]
+    where = f", {processor}" if len(processors) > 1 else ""
     return f"{TITLES[name]}, {case['case']}{where}"
 
 
@@ -120,7 +125,12 @@ def _speed_row(name: str, case: Mapping[str, Any]) -> list[str]:
     best = max(_peers(case), key=lambda side: sides[side][figure]["median"])
     times = number(case["ours_over"][best][figure]["median"])
     ours, other = (f"{number(sides[side][figure]['median'])} {figure}" for side in (case["ours"], best))
-    return [ours, f"{best}: {other}", times]
+    return [ours, f"{_product(best)}: {other}", times]
+
+
+def _product(side: str) -> str:
+    """A runtime by its name alone: its side has our number format, and its best batch."""
+    return RUNTIME_SETTING.sub("", side)
 
 
 def summary() -> str:
@@ -142,7 +152,7 @@ def summary() -> str:
 
 def _summary_row(name: str, case: Mapping[str, Any]) -> list[str]:
     figure, ours = _figure(name, case), case["sides"][case["ours"]]
-    times = "; ".join(f"{shown(over[figure])} x {side}" for side, over in _peers(case).items())
+    times = "; ".join(f"{shown(over[figure])} x {_product(side)}" for side, over in _peers(case).items())
     share = f"{number(ours[SHARE]['median'])} %"
     return [f"{number(ours[figure]['median'])} {figure}", share, times]
 
@@ -160,7 +170,7 @@ def limits(name: str = "offline") -> str:
             if alone and others and ours:
                 best = max(others, key=others.__getitem__)
                 times = case["ours_over"][best]["tokens/s"]["median"], alone / others[best]
-                shown_rates = f"{ours:,.0f}", f"{best}: {others[best]:,.0f}", f"{alone:,.0f}"
+                shown_rates = f"{ours:,.0f}", f"{_product(best)}: {others[best]:,.0f}", f"{alone:,.0f}"
                 rows.append([f"{case['case']}, {dtype}", *shown_rates, *map(number, times)])
     heads = ["", "here, tokens/s", "fastest other", "products alone", "times", "times at most"]
     return f"{conditions(result)}\n\n{table(heads, rows)}" if rows else NO_RESULT

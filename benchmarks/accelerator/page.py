@@ -72,10 +72,6 @@ def _rates(row: Mapping[str, Any], device: str = "") -> str:
 
 
 def _commits(result: Mapping[str, Any]) -> list[str]:
-    """States of which commit the parts of the accelerator's result are, if there is one."""
-    parts: dict[str, list[str]] = {}
-    for row in result.get("parts", ()):
-        if not {"error", "skipped"} & set(row):
-            parts.setdefault(row["commit"], []).append(row["part"])
-    sentence = "; ".join(f"at commit {commit} {', '.join(names)}" for commit, names in parts.items())
-    return [f"{result['limits']['name']}: {sentence}."] if sentence else []
+    """States the commits that the accelerator's result was measured at, if there is one."""
+    commits = dict.fromkeys(row["commit"] for row in result.get("parts", ()) if not {"error", "skipped"} & set(row))
+    return [f"{result['limits']['name']}: commits {', '.join(commits)}."] if commits else []

@@ -16,8 +16,16 @@ def summary() -> str:
     """Renders where each row was measured, and a line for each case: our rate beside vLLM's, and both latencies."""
     results = {row.name: (row, result) for row in rows().values() if (result := read(f"published/{row.name}"))}
     lines = [line for row, result in results.values() for line in _lines(row, result)]
-    places = [f"- **{name}**: {conditions(result)}" for name, (_, result) in results.items()]
-    return "\n\n".join([table(HEADS, lines), "\n".join(places)]) if lines else NO_RESULT
+    if not lines:
+        return NO_RESULT
+    places = list(dict.fromkeys(place(result) for _, result in results.values()))
+    common = (
+        f"Medians (quartiles), measured with {places[0]}." if len(places) == 1 else "Figures are medians (quartiles)."
+    )
+    rows_conditions = [
+        f"- **{name}**: {conditions(result, with_place=len(places) > 1)}" for name, (_, result) in results.items()
+    ]
+    return "\n\n".join([table(HEADS, lines), common, "\n".join(rows_conditions)])
 
 
 def _lines(row: Row, result: Mapping[str, Any]) -> Iterator[list[str]]:
@@ -55,18 +63,23 @@ def _least(result: Mapping[str, Any], side: str) -> float:
     return least
 
 
-def conditions(result: Mapping[str, Any]) -> str:
-    """States what was asked, the machine, the rounds, the commit, the versions of vLLM and the flags of both."""
-    machine, settings = result["machine"], result["settings"]
+def place(result: Mapping[str, Any]) -> str:
+    """Names the cores that a result was measured on, and the versions of vLLM and what it runs on."""
+    machine = result["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in result["peers"]["vllm"].items())
+    return f"{result['settings']['threads']} of {machine['cores']} cores of {machine['processor']}; {versions}"
+
+
+def conditions(result: Mapping[str, Any], with_place: bool) -> str:
+    """States what was asked, the rounds, the commit, the flags of both, and the place where rows differ in it."""
+    settings = result["settings"]
     counts = [count for count in settings["requests"].values() if count]
     length = f"{min(counts):,} requests or more" if counts else f"{number(settings['seconds'])} s"
-    versions = ", ".join(f"{name} {version}" for name, version in result["peers"]["vllm"].items())
     flags = "; ".join(f"{side}: `{flags}`" for side, flags in settings["flags"].items() if flags)
     parts = [
-        f"{result['says']} {settings['threads']} of {machine['cores']} cores of {machine['processor']}",
-        f"medians (quartiles) of {settings['rounds']} rounds of {length} a case",
-        f"commit {machine['commit']}",
-        versions,
+        f"{result['says']} {settings['rounds']} rounds of {length} a case",
+        place(result) if with_place else "",
+        f"commit {result['machine']['commit']}",
         flags,
     ]
     return f"{'; '.join(filter(None, parts))}."

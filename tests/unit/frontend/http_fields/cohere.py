@@ -30,7 +30,7 @@ def embedded(**texts: Any) -> tuple[Any, ...]:
 
 
 LATER = (
-    honoured("max_tokens", 3, "a bound: more than the model takes is what it takes"),
+    honoured("max_tokens", 3, "an upper bound; above the model's limit it has no effect"),
     honoured("output_dimension", 4),
     PRIORITY,
 )
@@ -82,7 +82,7 @@ REQUESTS = (
         body={"query": "a", "documents": ["b c", "d"]},
         fields=(
             *RANKED,
-            honoured("max_tokens_per_doc", 1, "a bound: more than the model takes is what it takes"),
+            honoured("max_tokens_per_doc", 1, "an upper bound; above the model's limit it has no effect"),
             PRIORITY,
         ),
         card=CROSS_ENCODER,

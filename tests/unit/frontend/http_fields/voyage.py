@@ -7,7 +7,7 @@ from http_fields.field import Request
 from http_fields.vllm import CROSS_ENCODER, LONG, honoured
 
 SOURCE = "docs.voyageai.com/reference/{} and voyageai 0.5.0"
-TRUNCATION = honoured("truncation", True, "unset it is the frontend's --auto-truncate", input=LONG)
+TRUNCATION = honoured("truncation", True, "by default as the frontend's --auto-truncate says", input=LONG)
 EMBEDDINGS = tuple(
     Request(
         original="Voyage, embeddings",
@@ -41,7 +41,7 @@ RERANK = Request(
         MODEL,
         honoured("top_k", 1),
         honoured("return_documents", True),
-        replace(honoured("truncation", False, "texts are cut otherwise", documents=[LONG]), status=400),
+        replace(honoured("truncation", False, "by default texts are cut", documents=[LONG]), status=400),
     ),
     card=CROSS_ENCODER,
 )
