@@ -25,7 +25,7 @@ from transformers import __version__ as transformers_version
 from gpu_worker.device.placement import Placement
 from gpu_worker.model.loading import load
 from gpu_worker.model.source import quiet
-from gpu_worker.model.verify.pieces import TWO_SIDED, UNPACKED
+from gpu_worker.model.verify.piece_check import TWO_SIDED, UNPACKED
 from gpu_worker.repository.files import first_line
 from harness.environment import ROOT
 from harness.random_models import miniature
@@ -137,8 +137,8 @@ def listed(text: str) -> dict[str, SupportedModel]:
 
 
 def _cell(why: str) -> str:
-    """A reason as one cell of the table, without what differs between machines or models of one reason: figures, and
-    the name of the class that it begins with."""
+    """Writes a reason as one cell of the table, without what differs between machines or models of one reason: figures,
+    and the name of the class that it begins with."""
     line = re.sub(r"(differ by|noise is) [\d.e+-]+", r"\1 ...", why).replace("|", "/")
     line = re.sub(r"^[A-Z]\w+(\.forward|:)? (?=fails|cannot|runs|a text)", "", line)
     return line if len(line) <= WIDEST else f"{line[:WIDEST]}..."

@@ -103,7 +103,7 @@ def advise(address: int, size: int, advice: int) -> bool:
 
 
 def page_bytes() -> int:
-    """Bytes of a huge page; 0 where there are none, or where they are switched off."""
+    """Reads the bytes of a huge page; 0 where there are none, or where they are switched off."""
     try:
         off = "[never]" in (HUGE_PAGES / "enabled").read_text()
         return 0 if off else int((HUGE_PAGES / "hpage_pmd_size").read_text())

@@ -236,14 +236,15 @@ class FrontendLog:
         self._frontends: OrderedDict[str, _Frontend] = OrderedDict()
 
     def attached(self, name: str) -> None:
-        """A frontend attached. One that was expelled, and comes again, is no news."""
+        """Logs that a frontend attached, unless it was expelled before and comes again."""
         frontend = self._of(name)
         if not frontend.expelled:
             frontend.attached = True
             log.info("frontend attached", name=name)
 
     def detached(self, name: str) -> None:
-        """A frontend went, be it before it attached. What was wrong is remembered: its name has its process id."""
+        """Logs that a frontend has gone, even before it attached. Its errors are remembered, by its name with the
+        process id."""
         self._gone(name).expelled = False
 
     def expelled(self, name: str, error: InvalidInput) -> None:

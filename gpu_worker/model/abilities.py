@@ -51,7 +51,7 @@ class Abilities:
         self.tasks = self._tasks()
 
     def _methods(self) -> tuple[ScoringMethod, ...]:
-        """Scoring methods of the model."""
+        """Lists the scoring methods of the model."""
         by_output = {
             OutputKind.DENSE: ScoringMethod.DENSE,
             OutputKind.SPARSE: ScoringMethod.SPARSE,
@@ -81,7 +81,7 @@ class Abilities:
         return tuple(task for task, able in abilities.items() if able)
 
     def sparse_cost(self, tokens: int) -> int:
-        """Cost of the sparse vectors of a sequence with so many tokens, in tokens of the encoder."""
+        """Estimates the cost of the sparse vectors of a sequence with so many tokens, in tokens of the encoder."""
         head = self._model.heads.sparse
         if not isinstance(head, SpladeHead):
             return 0

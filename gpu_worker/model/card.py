@@ -35,8 +35,8 @@ def card_of(model: Model, *, chunk_tokens: int = 0, cache_tokens: int = 0) -> Mo
 
 
 def _limited(card: ModelCard, longest: int) -> ModelCard:
-    """The card with limits of at most `longest` tokens, and with a fingerprint of its own: where a text is cut off
-    changes its rows."""
+    """Makes the card with limits of at most `longest` tokens, and with a fingerprint of its own: where a text is cut
+    off changes its rows."""
     warning = f"{CACHE_SETTING} limits texts to {longest} tokens"
     return replace(
         card,

@@ -40,7 +40,7 @@ from shared.vectors import QueryExpansion
 USUAL = 512
 """Most tokens of a text where neither positions nor files set a limit."""
 USUAL_STATIC = 8192
-"""The same for static embeddings, which cost next to nothing a token."""
+"""Most tokens of a text of a static embedding without a limit, which costs next to nothing a token."""
 USUAL_ROWS = 128
 """Numbers of a row that MaxSim is chosen for where the model has none of its own."""
 NO_LINEAR = "none"
@@ -90,7 +90,7 @@ def load(name: str, placement: Placement, options: LoadOptions = DEFAULTS) -> Mo
 
 
 def _loaded(source: Source, options: LoadOptions) -> Model:
-    """The model of a source, with those of its adapters."""
+    """Makes the model of a source, with those of its adapters."""
     if source.recipe.static:
         return _static(source, options)
     adapters = read_adapters(source, options.adapters, options.trust_remote_code)
@@ -211,7 +211,7 @@ def _fitted(source: Source, options: LoadOptions) -> _Fitted:
 
 
 def _probes(source: Source, fitted: _Fitted, feeding: Feeding, flops: float) -> Probes:
-    """The texts that the gates compare. `flops`: those of a token."""
+    """Makes the texts that the gates compare. `flops`: those of a token."""
     config, uncounted = source.model.config.get_text_config(), fitted.limits.uncounted
     special = [*source.tokenizer.special_tokens.values(), *([] if uncounted is None else [uncounted])]
     unattended, costs = _unattended(fitted.late, config), ProbeCosts.of(source.placement.device)
@@ -229,7 +229,7 @@ def _probes(source: Source, fitted: _Fitted, feeding: Feeding, flops: float) -> 
 
 
 def _with_queries(model: Model, queries: Queries, max_tokens: int) -> Model:
-    """The model of inference-free SPLADE. Raises ModelRefused where its queries and documents have other ids."""
+    """Makes the model of inference-free SPLADE. Raises ModelRefused where its queries and documents have other ids."""
     if queries.token_ids != model.vocabulary_size:
         raise ModelRefused(
             f"its Router's table has weights for {queries.token_ids} token ids, its documents' vocabulary "
@@ -270,7 +270,7 @@ def _limit(max_tokens: int, recipe: Recipe, positions: int) -> int:
 
 
 def _with_adapter(base: Model, number: int, adapter: ServedAdapter) -> Model:
-    """The model of an adapter over a base: its own name, prompts, limit and fingerprint."""
+    """Makes the model of an adapter over a base: its own name, prompts, limit and fingerprint."""
     limit = min(base.max_tokens, adapter.recipe.max_tokens or base.max_tokens)
     notices = (base.notice, f"an adapter over {base.names[0]}: {adapter.updates.description}")
     return replace(

@@ -6,7 +6,7 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.maxsim.maxsim_kernels import MaxSimKernel
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.heads.heads import Heads
-from gpu_worker.model.native.model import NativeModel
+from gpu_worker.model.native.native_model import NativeModel
 from gpu_worker.repository.recipe import Recipe
 from gpu_worker.repository.static_format import Queries
 from gpu_worker.repository.tokenizer import TokenizerFile

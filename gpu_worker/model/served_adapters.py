@@ -37,7 +37,8 @@ class ServedAdapter:
     digest: bytes
 
     def fingerprint(self, base: str, limit: int) -> str:
-        """A digest of everything that its rows depend on. `base`: the fingerprint of the model that it lies over."""
+        """Computes a digest of everything that its rows depend on. `base`: the fingerprint of the model that it lies
+        over."""
         facts = (sorted(self.recipe.prompts.items()), self.recipe.default_prompt_name, limit)
         return hashlib.sha256(b"%s %s %s" % (base.encode(), self.digest, repr(facts).encode())).hexdigest()
 
@@ -95,7 +96,8 @@ def _check_base(base: str, file: Path, source: Source) -> None:
 
 
 def _encoder_updates(updates: AdapterUpdates, model: Any) -> AdapterUpdates:
-    """The updates of the encoder's layers. Raises ModelRefused for the head's: texts beside would change, too."""
+    """Selects the updates of the encoder's layers. Raises ModelRefused for the head's: texts beside would change,
+    too."""
     inside = {id(module) for module in model.base_model.modules()}
     by_layer = {}
     for name, update in updates.by_layer.items():
@@ -111,7 +113,8 @@ def _encoder_updates(updates: AdapterUpdates, model: Any) -> AdapterUpdates:
 
 
 def _own_recipe(base: Recipe, recipe: Recipe, path: Path) -> Recipe:
-    """The base's recipe with the prompts and the limit of the adapter's own. Raises ModelRefused where heads differ."""
+    """Makes the base's recipe with the prompts and the limit of the adapter's own. Raises ModelRefused where heads
+    differ."""
     for field in fields(Recipe):
         base_value, value = getattr(base, field.name), getattr(recipe, field.name)
         if field.name not in OWN and base_value != value:

@@ -210,7 +210,7 @@ def _source_in(path: Path, name: str, repository: Path, placement: Placement, op
 def _static_source(
     recipe: Recipe, path: Path, names: tuple[str, ...], placement: Placement, trust_remote_code: bool
 ) -> Source:
-    """A static embedding. It computes in float32 unless the user names a format: its table is small."""
+    """Loads a static embedding, which computes in float32 unless the user names a format: its table is small."""
     folder = path / recipe.encoder
     exported = tokenizer.read_bare(folder)
     reader, rows = TokenizerReader(exported), static_format.table(folder)
@@ -240,7 +240,7 @@ def _names(name: str, path: Path) -> tuple[str, ...]:
 
 
 def vocabulary_rows(config: PretrainedConfig) -> int:
-    """Rows of the matrix of token embeddings. Raises ModelRefused where the config does not say."""
+    """Counts the rows of the matrix of token embeddings. Raises ModelRefused where the config does not say."""
     texts = config.get_text_config()
     size = int(getattr(texts if isinstance(texts, PretrainedConfig) else config, "vocab_size", 0) or 0)
     if size < 1:
@@ -310,7 +310,7 @@ def locate(name: str, trust_remote_code: bool, revision: str) -> Path:
 
 
 def fingerprint_of(source: Source, limit: int, late: LateInteraction | None, linear: str) -> str:
-    """A digest of everything that the model's rows depend on: two models with the same one give the same rows.
+    """Computes a digest of everything that the model's rows depend on: two models with the same one give the same rows.
 
     It covers the installed packages that rows depend on: transformers, which computes them, and those that it calls in
     place of its own code wherever they can be imported. torch is not among them: its versions differ only in the last

@@ -20,8 +20,8 @@ from gpu_worker.model.execution import ExecutionMode, Untuned, check_rotary, cho
 from gpu_worker.model.heads.building import HeadBuilder
 from gpu_worker.model.model import Model
 from gpu_worker.model.native.families import FAMILIES
-from gpu_worker.model.native.linear import LinearClass, PackedLinear, QuantizedLinear
-from gpu_worker.model.native.model import NativeEncoder, NativeModel
+from gpu_worker.model.native.native_model import NativeEncoder, NativeModel
+from gpu_worker.model.native.packed_linear import LinearClass, PackedLinear, QuantizedLinear
 from gpu_worker.model.served_adapters import ServedAdapter, install_adapters
 from gpu_worker.model.source import LoadOptions, Source
 from gpu_worker.model.tune.graphs import Bucket, GraphSettings, with_graphs
@@ -35,7 +35,7 @@ from gpu_worker.model.verify.gate import (
     take_reference,
 )
 from gpu_worker.model.verify.own_run import FUSED, Feeding
-from gpu_worker.model.verify.pieces import bytes_of_a_token, reason_for_whole_texts
+from gpu_worker.model.verify.piece_check import bytes_of_a_token, reason_for_whole_texts
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.repository.fitting import LengthLimits
 from shared.errors import ModelRefused
@@ -128,7 +128,7 @@ def _exact_mode(model: Untuned) -> ExecutionMode:
 
 
 def _rounded_mode(model: Untuned) -> ExecutionMode:
-    """A mode with layers in int8: compared exactly before rounding, by cosines afterwards."""
+    """Makes a mode with layers in int8: compared exactly before rounding, by cosines afterwards."""
     exact, reasons = _checked_native_encoder(model)
     if exact is not None:
         del exact  # before its layers are copied once more
@@ -145,8 +145,8 @@ def _rounded_mode(model: Untuned) -> ExecutionMode:
 
 
 def _checked_native_encoder(model: Untuned) -> tuple[NativeEncoder | None, list[str]]:
-    """The encoder by the processor's kernels, with exact layers, and heads by them too, once both passed the gate; else
-    None, heads as they were, and a line that says why, but where there are no kernels."""
+    """Makes the encoder by the processor's kernels, with exact layers, and heads by them too, once both passed the
+    gate; else None, heads as they were, and a line that says why, but where there are no kernels."""
     kernels, heads = library.load(), model.heads.modules()
     undo = undoing(nn.ModuleList(heads))
     try:
@@ -162,7 +162,7 @@ def _checked_native_encoder(model: Untuned) -> tuple[NativeEncoder | None, list[
 
 
 def _native_encoder(model: Untuned, linear: LinearClass) -> NativeEncoder:
-    """The encoder by the processor's kernels, with layers of this class. Raises ModelRefused if there is none."""
+    """Makes the encoder by the processor's kernels, with layers of this class. Raises ModelRefused if there is none."""
     if model.of_adapters is not None:
         raise ModelRefused("adapters run over layers as transformers wrote them")
     check_rotary(model.base)
@@ -173,7 +173,7 @@ def _native_encoder(model: Untuned, linear: LinearClass) -> NativeEncoder:
 
 
 def _native_mode(encoder: NativeEncoder) -> ExecutionMode:
-    """The mode of an encoder by the processor's kernels."""
+    """Makes the mode of an encoder by the processor's kernels."""
     native: NativeModel = encoder.model
     layers, calls = sum(native.calls), len(native.calls)
     forms = f"{layers} layers run whole by the processor's kernels: {native.forms}"
@@ -191,7 +191,7 @@ def _forget_layers(base: Any, encoder: Encoder) -> None:
 
 
 def _mode_with_packed_layers(model: Untuned) -> ExecutionMode:
-    """A mode with packed linear layers; with PyTorch's own where the gate refuses these."""
+    """Makes a mode with packed linear layers; with PyTorch's own where the gate refuses these."""
     layers = nn.ModuleList([model.base, *model.heads.modules()])
     undo = undoing(layers)
     packs = pack(layers)
@@ -208,7 +208,7 @@ def _mode_with_packed_layers(model: Untuned) -> ExecutionMode:
 def _mode_with_graphs(
     mode: ExecutionMode, reference: Reference, settings: GraphSettings, longest: int
 ) -> ExecutionMode:
-    """The same mode with graphs, as far as they pass."""
+    """Makes the same mode with graphs, as far as they pass."""
     packed = mode.encoder
     if not isinstance(packed, PackedEncoder) or not packed.attention.capturable:
         return mode  # attention that looks at lengths cannot be captured

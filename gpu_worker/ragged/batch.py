@@ -265,7 +265,7 @@ class RaggedBatch(PackedTexts):
         return SlotTable.of(self.pieces, self.offsets[first:-1].tolist(), first)
 
     def piece_rows(self) -> list[slice]:
-        """The rows of each piece in the batch."""
+        """Finds the rows of each piece in the batch."""
         ends = self.offsets[len(self.lengths) - len(self.pieces) :].tolist()
         return [slice(start, stop) for start, stop in pairwise(ends)]
 

@@ -97,11 +97,11 @@ class AdapterConfig:
     layers_pattern: tuple[str, ...]
 
     def rank_of(self, module: str) -> int:
-        """Rank of the two matrices of a module."""
+        """Reads the rank of the two matrices of a module."""
         return self.rank_pattern.get(_pattern_of(self.rank_pattern, module), self.rank)
 
     def scale_of(self, module: str) -> float:
-        """The factor of B A: alpha / rank, or alpha / sqrt(rank) where ranks are stabilised."""
+        """Computes the factor of B A: alpha / rank, or alpha / sqrt(rank) where ranks are stabilised."""
         alpha, rank = self.alpha_pattern.get(_pattern_of(self.alpha_pattern, module), self.alpha), self.rank_of(module)
         return alpha / (rank**0.5 if self.stabilised else rank)
 
@@ -142,7 +142,7 @@ class Adapter:
         return self.config.file.parent / WEIGHTS
 
     def digest(self) -> "hashlib._Hash":
-        """A digest of both files."""
+        """Computes a digest of both files."""
         sha256 = hashlib.sha256()
         for file in (self.config.file, self.file):
             content = file.read_bytes()
@@ -248,7 +248,7 @@ def _pattern(pattern: str, where: str) -> str:
 
 
 def _listed(value: Any) -> list[Any]:
-    """A list, or one entry of it."""
+    """Reads a value that may be a list or one entry of it."""
     return value if isinstance(value, list) else [] if value is None else [value]
 
 

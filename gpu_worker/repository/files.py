@@ -214,7 +214,8 @@ def _is_for_people(file: Path) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of a library's error message. The message of a KeyError is only its key, so words are added."""
+    """Reads the first line of a library's error message. The message of a KeyError is only its key, so words are
+    added."""
     message = str(error).strip() or type(error).__name__
     if isinstance(error, KeyError):
         message = f"there is no {message}"

@@ -16,7 +16,7 @@ def is_path(name: str) -> bool:
 
 
 def download(name: str, trust_remote_code: bool, revision: str) -> Path:
-    """Folder with the files of a hub id, at a revision; "" is the newest.
+    """Returns the folder with the files of a hub id, at a revision; "" is the newest.
 
     Where the hub cannot be reached, files that were downloaded earlier serve. Raises ModelRefused.
     """

@@ -140,7 +140,8 @@ def _tensors(folder: Path, names: set[str]) -> tuple[dict[str, Tensor], Path]:
 
 
 def _numbers(tensors: dict[str, Tensor], name: str, axes: int, file: Path) -> Tensor:
-    """A tensor in float32. Raises ModelRefused for another shape, whole numbers, and numbers that are not finite."""
+    """Reads a tensor in float32. Raises ModelRefused for another shape, whole numbers, and numbers that are not
+    finite."""
     tensor = tensors[name]
     if tensor.dim() != axes or not tensor.numel():
         raise ModelRefused(f"{file}: {name} has the shape {list(tensor.shape)}, it must have {axes} axes and be filled")
@@ -153,7 +154,7 @@ def _numbers(tensors: dict[str, Tensor], name: str, axes: int, file: Path) -> Te
 
 
 def _places(mapping: Tensor, rows: int, file: Path) -> Tensor:
-    """The row of each token id."""
+    """Finds the row of each token id."""
     if mapping.dim() != 1 or mapping.is_floating_point() or mapping.dtype == torch.bool:
         raise ModelRefused(f"{file}: {MAPPING} must be one row of whole numbers")
     places = mapping.long()

@@ -229,7 +229,8 @@ def _check_files(folder: Path) -> None:
 
 
 def _quantised(file: Path, what: str) -> ModelRefused:
-    """The refusal of quantised weights. It names the hub id that config.json, `file`, has for their model, if any."""
+    """Makes the refusal of quantised weights, which names the hub id that config.json, `file`, has for their model, if
+    any."""
     named = read_object(file).get("_name_or_path")
     origin = f" (_name_or_path: {named})" if isinstance(named, str) and HUB_ID.fullmatch(named) else ""
     return ModelRefused(

@@ -50,7 +50,7 @@ J = TypeVar("J")
 
 
 def never(tokens: int) -> bool:
-    """No express steps."""
+    """Allows no express step."""
     return False
 
 

@@ -81,7 +81,7 @@ class Flows(Generic[F]):
         flow.entry = None
 
     def head(self) -> F | None:
-        """The next flow to be served, or None."""
+        """Returns the next flow to be served, or None."""
         heap = self._heap
         while heap and heap[0][-1].entry is not heap[0]:
             heapq.heappop(heap)
@@ -213,7 +213,7 @@ class Key(Flow):
         self._lanes_of(job)[0].jobs.pause(job)
 
     def head(self) -> WaitingJob | None:
-        """The next job to be served, or None."""
+        """Returns the next job to be served, or None."""
         short, long = self._short.jobs.head(), self._long.jobs.head()
         if short is None or long is None:
             return short or long
@@ -235,7 +235,7 @@ class Key(Flow):
         lane.jobs.charge(job, cost)
 
     def _lanes_of(self, job: WaitingJob) -> tuple[Lane, Lane]:
-        """The lane of a job, and the other lane."""
+        """Finds the lane of a job, and the other lane."""
         return (self._long, self._short) if job.long else (self._short, self._long)
 
 

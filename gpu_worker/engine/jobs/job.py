@@ -48,7 +48,7 @@ class StepJob(OpenJob, Protocol):
         """Gives back what was kept for the selection, which was collected, and for no later piece."""
 
     def put(self, slice_rows: SliceRows) -> None:
-        """On the host, once a step's download arrived: puts a job slice's rows into the result. Twice is harmless."""
+        """Puts a job slice's rows into the result. Twice is harmless."""
 
 
 class TextJob:
@@ -170,7 +170,7 @@ def comparing_flops(width: int, explain: bool = False) -> int:
 
 
 def by_length(sequences: Sequences) -> list[tuple[int, ...]]:
-    """Units of one sequence each, the shortest first."""
+    """Makes units of one sequence each, the shortest first."""
     if len(sequences) == 1:
         return [(0,)]
     return [(number,) for number in np.argsort(sequences.lengths, kind="stable").tolist()]
@@ -256,7 +256,7 @@ class LookUpJob(TextJob):
         self._tokens, self._top_k, self._table = job.tokens, work.sparse_top_k, table
 
     def put(self, slice_rows: SliceRows) -> None:
-        """The step made nothing."""
+        """Does nothing, because the step made no rows."""
 
     def result(self) -> JobResult:
         """Vectors of all sequences."""

@@ -123,7 +123,8 @@ class TextMaxSimJob(TextJob, ComparingJob):
             self.documents.put(*self._documents_of(slice_rows), compared)
 
     def _documents_of(self, slice_rows: SliceRows) -> tuple[int, int]:
-        """The first document of the units of a job slice, and the one behind the last: 0 or less where it has none."""
+        """Finds the first document of the units of a job slice, and the one behind the last: 0 or less where it has
+        none."""
         return max(0, slice_rows.start - self.first_document), slice_rows.stop - self.first_document
 
     def result(self) -> JobResult:
@@ -251,6 +252,7 @@ class CallerDocuments:
 
 
 def _rows_on_device(vectors: MultiVectors, unit: bool, device: torch.device, half: bool) -> Tensor:
-    """Rows [N, D] on the device, of unit length if `unit`; `half` keeps half precision, otherwise they are float32."""
+    """Makes rows [N, D] on the device, of unit length if `unit`; `half` keeps half precision, otherwise they are
+    float32."""
     rows = to_device(row_kernels.unpack(vectors, half), device)
     return row_kernels.choose(device).finished(rows, None, 0, True) if unit else rows

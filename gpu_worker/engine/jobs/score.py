@@ -268,7 +268,7 @@ def _places(compared: Compared, layout: Layout) -> tuple[Counts, ...]:
 def _winners(
     query: Tensor, documents: PackedSequences, outputs: Outputs, download: StepDownload
 ) -> tuple[DownloadedArray, DownloadedArray]:
-    """Similarity and place of the token of each document that won for each row [q, W] of the only query."""
+    """Finds the similarity and place of the token of each document that won for each row [q, W] of the only query."""
     tables = winners(query, outputs.rows_in_place, outputs.texts_of(documents), outputs.selected_mask())
     similarities, places = (download.add_tensor(table) for table in tables)
     return similarities, places

@@ -226,7 +226,7 @@ class Table:
             self._scales[places] = scales
 
     def all_rows(self) -> Rows:
-        """All rows, without a copy."""
+        """Returns all rows, without a copy."""
         return Rows(dimensions=self.dimensions, data=byte_view(self._data), scales=byte_view(self._scales))
 
 

@@ -76,7 +76,7 @@ NONE_SHARED = SharedTokens(sharers=(), counts=np.zeros(0, dtype=np.int64))
 
 
 def families(texts: Sequence[Ids], kinds: Sequence[Hashable]) -> list[list[int]]:
-    """The places of texts that share their first LEAST tokens and their kind: lists of two or more.
+    """Finds the places of texts that share their first LEAST tokens and their kind: lists of two or more.
 
     A family is sorted by the bytes of its texts. So no earlier member of it shares more tokens with a text than the
     text right before it.

@@ -107,6 +107,7 @@ def ends(count: int, device: torch.device) -> Tensor:
 
 
 def reach(terms: AttentionTerms) -> tuple[int, int]:
-    """The numbers of tokens that a token sees to its left and right, in FlashAttention's form; -1 for no bound."""
+    """Computes the numbers of tokens that a token sees to its left and right, in FlashAttention's form; -1 for no
+    bound."""
     left = -1 if terms.window is None else terms.window - 1
     return left, 0 if terms.causal else left

@@ -55,7 +55,7 @@ class KernelLibrary:
 
 
 def load() -> KernelLibrary:
-    """The library of this process: the best one that is built and fits. Loads it once."""
+    """Loads the library of this process once: the best one that is built and fits."""
     with _loading:
         return _loaded()
 
@@ -102,7 +102,7 @@ def path_of(instructions: InstructionSet) -> Path:
 
 @cache
 def _digest(instructions: InstructionSet) -> str:
-    """A short digest of the sources and the compiler's flags."""
+    """Computes a short digest of the sources and the compiler's flags."""
     digest = hashlib.sha256(" ".join(instructions.flags).encode())
     for path in source_files():
         digest.update(path.name.encode() + path.read_bytes())

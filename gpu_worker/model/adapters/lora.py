@@ -196,7 +196,7 @@ class _Reading:
         )
 
     def _bias(self, name: str, layer: nn.Linear, scale: float, read: _LayerTensors) -> Tensor | None:
-        """The new bias of a layer; None where it keeps its own."""
+        """Returns the new bias of a layer; None where it keeps its own."""
         bias, added = read.tensors.get("bias"), read.tensors.get("added_bias")
         if layer.bias is None:
             if bias is not None or added is not None:

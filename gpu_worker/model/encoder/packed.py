@@ -46,12 +46,12 @@ class PackedEncoder(Encoder):
         return self._run(attention_of(batch, self.attention), batch)
 
     def run_counting(self, batch: RaggedBatch) -> tuple[Tensor, int]:
-        """Last hidden states [T, H], and how many layers attended through the packed attention."""
+        """Computes the last hidden states [T, H], and how many layers attended through the packed attention."""
         counter = _AttentionCounter(self.attention)
         return self._run(attention_of(batch, counter), batch), counter.calls
 
     def _run(self, attention: LayerAttention, batch: RaggedBatch) -> Tensor:
-        """Last hidden states [T, H], with layers that attend through `attention`."""
+        """Computes the last hidden states [T, H], with layers that attend through `attention`."""
         if self._step_adapters is not None:
             self._step_adapters.enter(batch)
         inputs = inputs_of(batch)

@@ -81,7 +81,7 @@ def unpack(rows: SparseRows) -> list[Vector]:
 
 
 def matrix(queries: Sequence[Vector], documents: Sequence[Vector]) -> Weights:
-    """Dot products [Q, S] float32 of every query with every document.
+    """Computes the dot products [Q, S] float32 of every query with every document.
 
     Documents are bags of rows of a table [ids that documents have, 64 queries]; one table serves 64 queries at a time.
     """
@@ -101,7 +101,7 @@ def matrix(queries: Sequence[Vector], documents: Sequence[Vector]) -> Weights:
 
 
 def pairs(queries: Sequence[Vector], documents: Sequence[Vector]) -> Weights:
-    """Dot products [P] float32 of query i with document i."""
+    """Computes the dot products [P] float32 of query i with document i."""
     scores = np.empty(len(queries), dtype=np.float32)
     for index, (query, document) in enumerate(zip(queries, documents, strict=True)):
         _, left, right = np.intersect1d(query[0], document[0], assume_unique=True, return_indices=True)

@@ -25,7 +25,7 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.kernels.cpu.products import DEPTH, Product
-from gpu_worker.model.native.linear import QuantizedLinear, block_of
+from gpu_worker.model.native.packed_linear import QuantizedLinear, block_of
 from shared.errors import ModelRefused
 
 Linear = Literal["auto", "int8"]

@@ -74,7 +74,7 @@ class MergedLinear(nn.Linear):
         return self._last.columns_of(self.product, states)[..., self._columns]
 
     def apart(self) -> nn.Linear:
-        """The layer by itself, over the same weights."""
+        """Makes the layer by itself, over the same weights."""
         linear = nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
         linear.weight, linear.bias = self.weight, self.bias
         return linear

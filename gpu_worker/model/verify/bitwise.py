@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from gpu_worker.kernels.cpu import library
 from gpu_worker.model.encoder.encoder import Encoder, Run, StaticEncoder
 from gpu_worker.model.heads.heads import CutRows, Heads, SpladeHead, Unit
-from gpu_worker.model.native.model import NativeEncoder
+from gpu_worker.model.native.native_model import NativeEncoder
 from gpu_worker.model.tune.linear import EvenGelu, NativeLinear
-from gpu_worker.model.verify.pieces import run_in_pieces
+from gpu_worker.model.verify.piece_check import run_in_pieces
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.ragged.batch import RaggedBatch
 

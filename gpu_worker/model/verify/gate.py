@@ -253,7 +253,7 @@ class HeadReference:
         return verdict.figures
 
     def _run(self, encoder: Encoder) -> tuple[RaggedBatch, Tensor]:
-        """All texts as one batch, and its hidden states [T, H]."""
+        """Runs all texts as one batch. Returns the batch and its hidden states [T, H]."""
         batch = self.probes.batch(range(len(self.probes.texts)), encoder)
         with torch.inference_mode():
             return batch, encoder(batch)
@@ -374,7 +374,7 @@ def logits_of(heads: Heads, hidden: Tensor, batch: RaggedBatch) -> Tensor:
 
 
 def _distance(hidden: Tensor, exact: Tensor) -> float:
-    """Largest difference of two numbers in the same place."""
+    """Computes the largest difference of two numbers in the same place."""
     return float((hidden.float() - exact).abs().max())
 
 

@@ -19,7 +19,7 @@ HALF_RATIO = 1.5
 LOGIT_TOLERANCE = 1e-4
 """Largest error of float32 logits, in root mean square, relative to them, or absolute where they are smaller than 1."""
 LOGIT_HALF_RATIO = 3.0
-"""The same as `HALF_RATIO` of logits.
+"""Largest error of logits in half precision, relative to the error of the model's own run in half precision.
 
 It is generous, since few numbers are compared here and the encoder was compared before. A wrong row errs by much more.
 """
@@ -114,14 +114,14 @@ def rounded_logits(logits: Tensor, expected: Expected) -> Verdict:
 
 
 def logit_error(logits: Tensor, expected: Expected) -> float:
-    """Root mean square error of logits; infinite where their shape is wrong or one is not finite."""
+    """Computes the root mean square error of logits; infinite where their shape is wrong or one is not finite."""
     if logits.shape != expected.exact.shape or not torch.isfinite(logits).all():
         return float("inf")
     return size_of(logits.float() - expected.exact)
 
 
 def size_of(numbers: Tensor) -> float:
-    """The root mean square of numbers."""
+    """Computes the root mean square of numbers."""
     return float(numbers.pow(2).mean().sqrt())
 
 

@@ -96,7 +96,7 @@ CONTROLS: list[Any] = [
 def layers_as_written(tables: Tables, name: str, output: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> Model:
     """The model with the layers of its class, which take another attention."""
     with monkeypatch.context() as patch:
-        patch.setattr("gpu_worker.model.native.model.FAMILIES", {})
+        patch.setattr("gpu_worker.model.native.native_model.FAMILIES", {})
         placement = Placement.choose("cpu", dtype)  # type: ignore[arg-type]
         return load(str(tables.folder(name, output)), placement, LoadOptions(max_tokens=max(parity.LONG)))
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from gpu_worker.kernels.attention.relative import deberta, mpnet, t5
-from gpu_worker.kernels.attention.relative.encoder import ForwardState, RelativeEncoder, begin_pass
+from gpu_worker.kernels.attention.relative.relative_encoder import ForwardState, RelativeEncoder, begin_pass
 
 ENCODERS: dict[str, Callable[[Any, Any, ForwardState], torch.nn.Module]] = {
     "mpnet": mpnet.install,

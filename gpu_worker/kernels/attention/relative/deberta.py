@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gpu_worker.kernels.attention.interface import AttentionTerms
-from gpu_worker.kernels.attention.relative.encoder import ForwardState, RelativeEncoder, attend, by_head
+from gpu_worker.kernels.attention.relative.relative_encoder import ForwardState, RelativeEncoder, attend, by_head
 from shared.errors import ModelRefused
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gpu_worker.kernels.attention.interface import AttentionTerms
-from gpu_worker.kernels.attention.relative.encoder import ForwardState, RelativeEncoder, attend
+from gpu_worker.kernels.attention.relative.relative_encoder import ForwardState, RelativeEncoder, attend
 
 REACH = 128  # bucket numbers stop growing at this distance: a default of transformers' MPNet that no config changes
 

@@ -19,8 +19,8 @@ from gpu_worker.kernels.attention.interface import AttentionTerms
 from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.native.families import FAMILIES, EmbeddingNames
-from gpu_worker.model.native.layers import Layer, LayerKind
-from gpu_worker.model.native.linear import LinearClass, PackedLinear
+from gpu_worker.model.native.native_layers import Layer, LayerKind
+from gpu_worker.model.native.packed_linear import LinearClass, PackedLinear
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.pieces import SlotTable
 from gpu_worker.ragged.texts import TokenTypes
@@ -59,7 +59,7 @@ class Embeddings(nn.Module):
 
 
 def _part_of(base: Any, name: str) -> Any:
-    """A part of a model; None where its family has none, or this model."""
+    """Finds a part of a model; None where its family has none, or this model."""
     try:
         return attrgetter(name)(base) if name else None
     except AttributeError:
@@ -124,7 +124,8 @@ class NativeModel(nn.Module):
         return [call.count for call in self._calls]
 
     def forward(self, batch: RaggedBatch) -> Tensor:
-        """Last hidden states [T, H] of a batch: of whole texts, of pieces, and of texts that begin like others."""
+        """Computes the last hidden states [T, H] of a batch: of whole texts, of pieces, and of texts that begin like
+        others."""
         states: Tensor = self.embeddings(batch)
         keys = dict.fromkeys(call.angles for call in self._calls)
         angles = {key: self._angles(states, batch, key) for key in keys}

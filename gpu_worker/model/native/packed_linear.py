@@ -73,7 +73,7 @@ def blocked(weight: Tensor) -> Tensor:
 
 
 def bias_of(module: nn.Module, width: int) -> Tensor:
-    """The bias of a linear layer or a normalisation [width] float32: zeros where it has none."""
+    """Reads the bias of a linear layer or a normalisation [width] float32: zeros where it has none."""
     bias = getattr(module, "bias", None)
     return torch.zeros(width) if bias is None else bias.detach().float()
 
