@@ -179,8 +179,8 @@ def _multiplied_weights(base: Any) -> int:
     """About how many weights every token is multiplied with: all but the embeddings, of which it reads one row."""
     embeddings = base.get_input_embeddings()
     looked_up = sum(weight.numel() for weight in embeddings.parameters()) if isinstance(embeddings, nn.Module) else 0
-    whole: int = sum(weight.numel() for weight in base.parameters())
-    return whole - looked_up
+    all_weights: int = sum(weight.numel() for weight in base.parameters())
+    return all_weights - looked_up
 
 
 def _weight_bytes(modules: Iterable[nn.Module]) -> int:

@@ -95,14 +95,17 @@ def tune(model: Untuned, options: LoadOptions, longest: int) -> ExecutionMode:
 
 
 def verify(model: Model, reference: Reference, options: LoadOptions) -> Model:
-    """Finds out what texts may have of each other. Raises what means that memory ran out."""
+    """Tests whether texts may run in pieces, share tokens, and have the same bits in any batch.
+
+    Raises an error that means that memory ran out.
+    """
     encoder = model.encoder
     reason = reason_for_whole_texts(encoder, reference)
-    whole = reason if options.cuts else NOT_WANTED
+    whole_texts = reason if options.cuts else NOT_WANTED
     unshared = reason if encoder.device.type == "cpu" else ACCELERATED
     bits = reason_for_other_bits(encoder, model.heads, reference.probes, pieces=not reason)
-    token_bytes = 0 if whole else bytes_of_a_token(encoder, reference)
-    return replace(model, whole_texts=whole, token_bytes=token_bytes, unshared=unshared, other_bits=bits)
+    token_bytes = 0 if whole_texts else bytes_of_a_token(encoder, reference)
+    return replace(model, whole_texts=whole_texts, token_bytes=token_bytes, unshared=unshared, other_bits=bits)
 
 
 def _attend_to_the_first_token(_: nn.Module, arguments: Any, keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -303,6 +303,6 @@ def _positions_of_piece(piece: Piece, uncounted: int | None) -> Counts:
     """Positions of the tokens of a piece in their sequence."""
     if uncounted is None:
         return np.arange(piece.start, piece.stop)
-    whole = piece.sequence.astype(np.int64)
-    positions = _positions(whole, np.zeros(1, dtype=np.int64), np.array([len(whole)]), uncounted)
+    ids = piece.sequence.astype(np.int64)
+    positions = _positions(ids, np.zeros(1, dtype=np.int64), np.array([len(ids)]), uncounted)
     return positions[piece.start : piece.stop]

@@ -102,8 +102,8 @@ def tensor_files(folder: Path, stem: str, names: set[str]) -> list[Path]:
                 return [file]
             if shards := _shards(file):
                 return sorted({shards[name] for name in names & set(shards)})
-    wanted = ", ".join(name + SUFFIXES[index > 0] for index, name in enumerate(stems))
-    raise ModelRefused(f"{folder} has none of {wanted}")
+    file_names = ", ".join(name + SUFFIXES[index > 0] for index, name in enumerate(stems))
+    raise ModelRefused(f"{folder} has none of {file_names}")
 
 
 def _shards(file: Path) -> dict[str, Path]:

@@ -119,8 +119,8 @@ def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: 
         raise ModelRefused(f"{file}: the weights cannot be loaded: {first_line(error)}") from error
     mismatched = sorted(report["mismatched_keys"], key=str)
     if mismatched:
-        name, shape, wanted = mismatched[0]
-        raise ModelRefused(f"{folder}: {name} has the shape {list(shape)}, the config wants {list(wanted)}")
+        name, shape, config_shape = mismatched[0]
+        raise ModelRefused(f"{folder}: {name} has the shape {list(shape)}, the config wants {list(config_shape)}")
     unused = UNUSED if recipe.weights_of == "encoder" else ()
     missing = sorted(key for key in report["missing_keys"] if not key.startswith(unused))
     if missing:

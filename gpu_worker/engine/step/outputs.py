@@ -368,8 +368,8 @@ class _Gather:
     """Takes rows of a tensor [T, W] in the order of an index; returns the tensor itself where that is every row."""
 
     def __init__(self, index: Counts, total: int, upload: Upload) -> None:
-        whole = len(index) == total and bool((index == np.arange(total)).all())
-        self._index: UploadedArray | None = None if whole else upload.add_array(index)
+        takes_all = len(index) == total and bool((index == np.arange(total)).all())
+        self._index: UploadedArray | None = None if takes_all else upload.add_array(index)
 
     @property
     def index(self) -> Tensor | None:

@@ -167,9 +167,9 @@ class SparseGroup:
 
     def download_rows(self, weights: Tensor, download: StepDownload) -> None:
         """Downloads weights [n, vocabulary] float32: all of them, or the largest ones of each row with their ids."""
-        whole = not self._top_k or self._top_k >= weights.shape[1]
+        keeps_all = not self._top_k or self._top_k >= weights.shape[1]
         finite = download.add_tensor(torch.isfinite(weights.sum(dim=1)))
-        if whole:
+        if keeps_all:
             self._weights = [finite, download.add_tensor(weights)]
         else:
             values, ids = weights.topk(self._top_k, dim=1)

@@ -95,8 +95,8 @@ def _written_out(
     """Attends by written-out scores: query [N, H, L, D], key and value [N, Hkv, K, D] -> `into` [N, H, L, D]. Only the
     first `attended` keys count; `past` of them precede the first query."""
     count, heads, length, _ = query.shape
-    whole = query.device.type != "cpu"  # there is no processor's cache to fit: everything at once
-    fit = count * heads * length if whole else max(1, BLOCK_SCORES // attended)
+    at_once = query.device.type != "cpu"  # no block must fit into a processor's cache
+    fit = count * heads * length if at_once else max(1, BLOCK_SCORES // attended)
     mask = terms.mask(length, attended, query.device, past)
     # An unattended tail may lie so far behind its window that it sees nothing. There softmax would give NaN; zeros are
     # what PyTorch's fused kernel gives.

@@ -140,7 +140,7 @@ def explicit(query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, a
 
 
 class OneByOne(PackedAttention):
-    """The obvious twin of all kernels: one sequence after the other, written out. Serves where no faster kernel can."""
+    """The obvious twin that tests compare all kernels with: one sequence after the other, written out."""
 
     name = "one-by-one"
     capturable = False

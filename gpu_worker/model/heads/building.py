@@ -125,10 +125,10 @@ class HeadBuilder:
             raise ModelRefused(
                 f"{_config_file(layer)}: in_features is {layer.inputs}, and rows of {width} numbers come in"
             )
-        wanted = [layer.outputs or shape[0], width]
-        if list(shape) != wanted:
+        needed_shape = [layer.outputs or shape[0], width]
+        if list(shape) != needed_shape:
             raise ModelRefused(
-                f"{layer.weights}: {layer.keys['weight']} has the shape {list(shape)}, its place wants {wanted}"
+                f"{layer.weights}: {layer.keys['weight']} has the shape {list(shape)}, its place wants {needed_shape}"
             )
         residual = None
         if layer.residual:

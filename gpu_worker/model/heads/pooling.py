@@ -137,9 +137,9 @@ def instruction_ends(ids: Ids, offsets: Counts, marks: Sequence[tuple[int, ...]]
     for mark in marks:
         starts = np.flatnonzero(_occurs(ids, mark))
         sequence = np.searchsorted(offsets, starts, side="right") - 1
-        whole = starts + len(mark) <= offsets[sequence + 1]
-        ending = (starts + len(mark) - offsets[sequence])[whole]
-        np.minimum.at(first_ends, sequence[whole], ending)
+        is_inside = starts + len(mark) <= offsets[sequence + 1]
+        ending = (starts + len(mark) - offsets[sequence])[is_inside]
+        np.minimum.at(first_ends, sequence[is_inside], ending)
     return np.where(first_ends == np.iinfo(np.int64).max, 0, first_ends)
 
 
