@@ -24,9 +24,8 @@ from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.engine.step.outputs import Outputs, SliceRows
 from gpu_worker.engine.step.sequences import Selection, Sequences
 from gpu_worker.engine.step.step import Step
-from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.heads.pooling import Skiplist, instruction_ends
-from gpu_worker.model.model import Model
+from gpu_worker.model.model import Abilities, Model
 from gpu_worker.ragged.texts import Counts
 from gpu_worker.schedule.interface import JobSlice, OutOfMemory
 from shared.errors import InputTooLong, InvalidInput, WorkerUnavailable, clip

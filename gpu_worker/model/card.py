@@ -7,8 +7,7 @@ from typing import TypeVar
 import torch
 
 from gpu_worker.kernels.cpu import library
-from gpu_worker.model.abilities import Abilities
-from gpu_worker.model.model import Model
+from gpu_worker.model.model import Abilities, Model
 from gpu_worker.model.tune.linear import INT8
 from gpu_worker.repository.static_format import Queries
 from shared.card import LateInteraction, Listwise, ModelCard, QueryRoute

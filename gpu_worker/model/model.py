@@ -1,21 +1,29 @@
-"""A loaded model, ready to serve."""
+"""A loaded model, ready to serve, and what it can do, with the errors for what it cannot."""
 
 from dataclasses import dataclass
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.maxsim.maxsim_kernels import MaxSimKernel
 from gpu_worker.model.encoder.encoder import Encoder
-from gpu_worker.model.heads.heads import Heads
+from gpu_worker.model.heads.heads import Heads, SpladeHead
+from gpu_worker.model.heads.pooling import OF_ANY_TOKENS
 from gpu_worker.model.native.native_model import NativeModel
 from gpu_worker.repository.recipe import Recipe
 from gpu_worker.repository.static_format import Queries
 from gpu_worker.repository.tokenizer import TokenizerFile
 from shared.card import LateInteraction, Listwise
+from shared.errors import InvalidInput, UnsupportedDimensions, UnsupportedTask
+from shared.jobs import Classify, Encode, Score, Work
 from shared.query_table import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TOKENIZER_FILE
+from shared.vectors import Layout, OutputKind, ScoringMethod, Task
 
 STATIC = "static"
 """The family of static embeddings."""
 NOT_TRIED = "it was not tried"
+SPLADE_ROW_IDS = 4096
+"""Vocabulary ids of one sparse row that cost about as much as a token: they are downloaded and searched on the host."""
+NOT_OF_SEQUENCES = (ScoringMethod.CROSS_ENCODER, ScoringMethod.LISTWISE)
+"""Methods that compare no sequences of a job: pairs are classified, and the rows of blocks compared by the frontend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,3 +107,128 @@ class Model:
         """Most tokens of a sequence, over texts and the sides of late interaction."""
         late = self.late_interaction
         return max(self.max_tokens, *((late.query_length, late.document_length) if late else (0,)))
+
+
+class Abilities:
+    """Outputs, scoring methods and tasks of one model.
+
+    `rows` are the kinds of rows that jobs may ask for; `outputs` those of them that are vectors of texts, which a
+    listwise reranker's are not. `widths` are their dimensions by kind, 0 where it has none. `own_multi_vectors` says
+    whether it was made for late interaction, which it then prefers to scoring by dense vectors. `pools_spans`: whether
+    a part of a text can have a dense vector. `labels` are those of its classifier.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        heads = model.heads
+        self.rows = tuple(
+            kind
+            for kind, head in (
+                (OutputKind.DENSE, heads.dense),
+                (OutputKind.SPARSE, heads.sparse),
+                (OutputKind.MULTI_VECTOR, heads.multi_vector),
+            )
+            if head is not None
+        )
+        self._kinds = frozenset(self.rows)
+        self.outputs = () if model.listwise else self.rows
+        self.widths = {
+            OutputKind.DENSE: heads.dense.width if heads.dense else 0,
+            OutputKind.MULTI_VECTOR: heads.multi_vector.width if heads.multi_vector else 0,
+        }
+        recipe = model.recipe
+        self.own_multi_vectors = bool(recipe.multi_vector and (recipe.multi_vector.layers or recipe.dense is None))
+        self.labels = recipe.classifier.labels if recipe.classifier else ()
+        self.pools_spans = heads.dense is not None and OF_ANY_TOKENS.issuperset(heads.dense.poolings)
+        self.methods = self._methods()
+        self.default_method = self._default_method()
+        self.tasks = self._tasks()
+
+    def _methods(self) -> tuple[ScoringMethod, ...]:
+        """Lists the scoring methods of the model."""
+        by_output = {
+            OutputKind.DENSE: ScoringMethod.DENSE,
+            OutputKind.SPARSE: ScoringMethod.SPARSE,
+            OutputKind.MULTI_VECTOR: ScoringMethod.LATE_INTERACTION,
+        }
+        cross = (ScoringMethod.CROSS_ENCODER,) if self._model.heads.classifier and len(self.labels) == 1 else ()
+        hybrid = (ScoringMethod.HYBRID,) if len(self.outputs) == len(by_output) else ()
+        listwise = (ScoringMethod.LISTWISE,) if self._model.listwise else ()
+        return (*listwise, *cross, *(by_output[kind] for kind in self.outputs), *hybrid)
+
+    def _default_method(self) -> ScoringMethod | None:
+        """The method of requests that name none; None where the model cannot score."""
+        late = (ScoringMethod.LATE_INTERACTION,) if self.own_multi_vectors else ()
+        joint = (ScoringMethod.LISTWISE, ScoringMethod.CROSS_ENCODER)
+        order = (*joint, *late, ScoringMethod.DENSE, ScoringMethod.SPARSE)
+        return next((method for method in order if method in self.methods), None)
+
+    def _tasks(self) -> tuple[Task, ...]:
+        """Tasks of the model."""
+        heads = self._model.heads
+        abilities = {
+            Task.EMBED: self.outputs,
+            Task.RERANK: self.methods,
+            Task.CLASSIFY: heads.classifier,
+            Task.CLASSIFY_TOKENS: heads.token_classifier,
+        }
+        return tuple(task for task, able in abilities.items() if able)
+
+    def sparse_cost(self, tokens: int) -> int:
+        """Estimates the cost of the sparse vectors of a sequence with so many tokens, in tokens of the encoder."""
+        head = self._model.heads.sparse
+        if not isinstance(head, SpladeHead):
+            return 0
+        width = self._model.encoder.width
+        logits = tokens * 2 * head.vocabulary * width / self._model.flops_per_token
+        return int(logits) + head.vocabulary // SPLADE_ROW_IDS
+
+    def check_encode(self, work: Encode) -> None:
+        """Raises UnsupportedTask, UnsupportedDimensions or InvalidInput where the model cannot do this work."""
+        if not work.outputs or not work.outputs <= self._kinds:
+            names = ", ".join(output.name for output in self.rows) or "none"
+            raise UnsupportedTask(f"of outputs this model has {names}", field="outputs")
+        if work.sparse_top_k < 0:
+            raise InvalidInput("sparse_top_k is negative", field="sparse_top_k")
+        if not work.dimensions:
+            return
+        for kind in sorted(work.outputs & self.widths.keys()):
+            if not 1 <= work.dimensions <= self.widths[kind]:
+                raise UnsupportedDimensions(
+                    f"dimensions must be 1 to {self.widths[kind]} for {kind.name}", field="dimensions"
+                )
+
+    def check_ranges(self, work: Work) -> None:
+        """Raises UnsupportedTask or InvalidInput where token ranges have no meaning in this work or for this model."""
+        if not isinstance(work, Encode) or work.outputs != {OutputKind.DENSE}:
+            raise InvalidInput("token ranges need an Encode of DENSE alone", field="range_counts")
+        if not self.pools_spans:
+            raise UnsupportedTask("this model pools no token ranges", field="range_counts")
+
+    def check_max_sim(self) -> int:
+        """Returns the dimensions of token vectors. Raises UnsupportedTask where the model has none."""
+        if OutputKind.MULTI_VECTOR not in self.outputs:
+            raise UnsupportedTask("this model has no token vectors to compare given ones with", field="query_texts")
+        return self.widths[OutputKind.MULTI_VECTOR]
+
+    def check_classify(self, work: Classify) -> int:
+        """Returns the number of labels. Raises UnsupportedTask or InvalidInput where the model cannot do this work."""
+        heads = self._model.heads
+        if (heads.token_classifier if work.tokens else heads.classifier) is None:
+            raise UnsupportedTask(f"this model classifies no {'tokens' if work.tokens else 'texts'}", field="model")
+        if work.token_id is not None and not work.tokens:
+            raise InvalidInput("token_id needs tokens", field="token_id")
+        return len(self.labels)
+
+    def check_score(self, work: Score, sequences: int) -> None:
+        """Raises UnsupportedTask or InvalidInput where the model cannot do this work on so many sequences."""
+        documents = sequences - work.queries
+        if work.method not in self.methods or work.method in NOT_OF_SEQUENCES:
+            names = ", ".join(method.name for method in self.methods) or "none"
+            raise UnsupportedTask(f"of methods this model has {names}", field="method")
+        if work.explain and (work.method is not ScoringMethod.LATE_INTERACTION or work.queries != 1):
+            raise InvalidInput("explain needs the method LATE_INTERACTION and one query", field="explain")
+        if work.queries < 1 or documents < 1:
+            raise InvalidInput("a score needs a query and a document", field="queries")
+        if work.layout is Layout.PAIRS and work.queries != documents:
+            raise InvalidInput("pairs need as many queries as documents", field="documents")

@@ -17,8 +17,7 @@ import numpy as np
 
 from gpu_worker.device.memory import DeviceMemory
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.model.abilities import NOT_OF_SEQUENCES, Abilities
-from gpu_worker.model.model import Model
+from gpu_worker.model.model import NOT_OF_SEQUENCES, Abilities, Model
 from gpu_worker.schedule.interface import JobSlice, OpenJob, OutOfMemory, StepHandle
 from gpu_worker.schedule.steps import MOST_UNDER_WAY, launch, release_frames
 from shared.errors import ModelRefused

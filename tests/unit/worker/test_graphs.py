@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gpu_worker.engine.engine import ModelEngine
-from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.loading import Model
+from gpu_worker.model.model import Abilities
 from gpu_worker.model.tune.graphs import (
     ROOM,
     TOKENS,

@@ -12,11 +12,11 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.link.request_check import JobCheck, JobLimits
-from gpu_worker.model.abilities import Abilities
 from gpu_worker.model.card import card_of
 from gpu_worker.model.heads.heads import DenseHead, Heads
 from gpu_worker.model.heads.pooling import OF_ANY_TOKENS
 from gpu_worker.model.loading import load
+from gpu_worker.model.model import Abilities
 from gpu_worker.model.source import LoadOptions
 from gpu_worker.repository.recipe import POOLINGS
 from shared.errors import InvalidInput, LimitExceeded, UnsupportedTask
