@@ -28,7 +28,7 @@ from gpu_worker.device.transfer import Upload
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.step.step import Step
 from gpu_worker.model import loading
-from gpu_worker.model.native.linear import BlockedLinear
+from gpu_worker.model.native.packed_linear import BlockedLinear
 from gpu_worker.model.source import LoadOptions
 from gpu_worker.model.tune import linear
 from gpu_worker.model.tune.graphs import GraphSettings

@@ -90,7 +90,7 @@ def _print_line(name: str, value: str) -> None:
 
 
 def _text_of(value: object) -> str:
-    """The text of a card's field, for people."""
+    """Writes the text of a card's field, for people."""
     if isinstance(value, tuple):
         return ", ".join(map(_text_of, value)) or "-"
     if isinstance(value, LateInteraction | QueryRoute):

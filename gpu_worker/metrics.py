@@ -19,8 +19,8 @@ class WorkerMetrics:
     """Metrics of a worker: steps, waiting jobs, refusals, and its device."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def histogram(name: str, of: str, buckets: Sequence[float], labels: Sequence[str] = ()) -> Histogram:
-            return Histogram(f"selvage_{name}", of, labels, registry=registry, buckets=buckets)
+        def histogram(name: str, description: str, buckets: Sequence[float], labels: Sequence[str] = ()) -> Histogram:
+            return Histogram(f"selvage_{name}", description, labels, registry=registry, buckets=buckets)
 
         queue = histogram("queue_seconds", "From a job's arrival to its first step.", SECONDS, ["priority"])
         self._queue = {priority: queue.labels(priority.name.lower()) for priority in Priority}
@@ -60,22 +60,24 @@ class WorkerMetrics:
             yield gauge_of("selvage_queued_jobs", "Jobs that wait or are being computed.", now.queued_jobs)
             yield gauge_of("selvage_step_budget_tokens", "Most tokens that the next step may have.", now.budget)
             yield refusals_of(now.refused, REASONS)
-            of = "Jobs that were cancelled before anything of them was computed."
-            yield CounterMetricFamily("selvage_cancelled_waiting", of, now.cancelled_waiting)
+            description = "Jobs that were cancelled before anything of them was computed."
+            yield CounterMetricFamily("selvage_cancelled_waiting", description, now.cancelled_waiting)
             yield gauge_of("selvage_unsent_bytes", "Bytes of answers that frontends have not read.", now.unsent)
             yield gauge_of("selvage_attached_frontends", "Frontends that have a link.", now.frontends)
             yield gauge_of("selvage_stalled", "1 while a step takes far longer than it should.", now.stalled)
             yield gauges_of("selvage_device_memory_bytes", "Memory of the accelerator.", "state", now.memory)
-            of = "Tokens by which steps were filled up to the size of a captured graph."
-            yield CounterMetricFamily("selvage_padding_tokens", of, now.padding)
+            description = "Tokens by which steps were filled up to the size of a captured graph."
+            yield CounterMetricFamily("selvage_padding_tokens", description, now.padding)
             yield CounterMetricFamily("selvage_pieces", "Pieces of long texts that were computed.", now.pieces)
-            of = "Tokens that were not computed, since a text of the same step begins with them as well."
-            yield CounterMetricFamily("selvage_shared_tokens", of, now.shared_tokens)
+            description = "Tokens that were not computed, since a text of the same step begins with them as well."
+            yield CounterMetricFamily("selvage_shared_tokens", description, now.shared_tokens)
             cache = {"kept": now.kept_bytes, "limit": now.cache_bytes}
-            of = "Room for keys and values of texts in pieces: what those that began have taken, and the limit."
-            yield gauges_of("selvage_cache_bytes", of, "state", cache)
-            of = "Jobs whose next text waits until its keys and values have room."
-            yield gauge_of("selvage_jobs_waiting_for_cache", of, now.waiting_for_cache)
+            description = (
+                "Room for keys and values of texts in pieces: what those that began have taken, and the limit."
+            )
+            yield gauges_of("selvage_cache_bytes", description, "state", cache)
+            description = "Jobs whose next text waits until its keys and values have room."
+            yield gauge_of("selvage_jobs_waiting_for_cache", description, now.waiting_for_cache)
 
         self._registry.register(StateCollector(metrics))
 

@@ -106,7 +106,7 @@ class WorkerSettings(ServiceSettings):
         return self
 
     def step_limit(self, default: float) -> float:
-        """Longest duration of a step in seconds, `inf` for no limit. `default`: the device's own."""
+        """Returns the longest duration of a step in seconds, `inf` for no limit. `default`: the device's own."""
         return default if self.step_milliseconds is None else (self.step_milliseconds / 1e3 or inf)
 
     @property

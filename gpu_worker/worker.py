@@ -180,7 +180,7 @@ def load_model(settings: WorkerSettings) -> Model:
 
 
 def _graphs(placement: Placement) -> GraphSettings | None:
-    """The graphs to capture; None on a processor."""
+    """Chooses the graphs to capture; None on a processor."""
     if placement.device.type == "cpu":
         return None
     return GraphSettings(step_tokens=placement.step_tokens)

@@ -7,6 +7,6 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def python_path(checkout: Path = ROOT) -> str:
-    """The PYTHONPATH of started processes: a checkout, then the folders of the caller's PYTHONPATH."""
+    """Builds the PYTHONPATH of started processes: a checkout, then the folders of the caller's PYTHONPATH."""
     folders = (str(checkout), str(checkout / "client"))
     return os.pathsep.join((*folders, *filter(None, [os.environ.get("PYTHONPATH")])))

@@ -192,7 +192,7 @@ class ServiceProcess:
 
 
 def _flags(key: str, value: object) -> list[str]:
-    """The arguments for a setting: a switch has no value, a list repeats its flag."""
+    """Builds the arguments for a setting: a switch has no value, a list repeats its flag."""
     if isinstance(value, bool):
         return [f"--{key}" if value else f"--no-{key}"]
     return [f"--{key}={entry}" for entry in (value if isinstance(value, list) else [value])]

@@ -63,7 +63,7 @@ async def first_to_end(members: Mapping[str, ServiceProcess], stop: asyncio.Even
 
 
 def meaning(status: int) -> str:
-    """The meaning of an exit status, negative for a signal."""
+    """Describes an exit status, which is negative for a signal."""
     if status in MEANINGS:
         return MEANINGS[status]
     if status < 0:

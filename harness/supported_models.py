@@ -25,7 +25,7 @@ from transformers import __version__ as transformers_version
 from gpu_worker.device.placement import Placement
 from gpu_worker.model.loading import load
 from gpu_worker.model.source import quiet
-from gpu_worker.model.verify.pieces import TWO_SIDED, UNPACKED
+from gpu_worker.model.verify.piece_check import TWO_SIDED, UNPACKED
 from gpu_worker.repository.files import first_line
 from harness.environment import ROOT
 from harness.random_models import miniature
@@ -104,13 +104,13 @@ def try_model_types(kinds: list[str]) -> Iterator[SupportedModel]:
 def page(text: str, models: list[SupportedModel]) -> str:
     """Puts the counts and the table of the models into the text of the page."""
     counts = [sum(model.runs == runs for model in models) for runs in RUNS]
-    alike: dict[tuple[str, ...], list[str]] = {}
+    kinds_of: dict[tuple[str, ...], list[str]] = {}
     for model in models:
         cells = (model.runs, _cell(model.long_texts), "yes" * model.by_kernels, _cell(model.why))
-        alike.setdefault(cells, []).append(f"`{model.kind}`")
-    order = sorted(alike, key=lambda cells: (RUNS.index(cells[0]), -len(alike[cells])))
-    rows = "\n".join(f"| {' | '.join(cells)} | {', '.join(alike[cells])} |" for cells in order)
-    made = TABLE.format(
+        kinds_of.setdefault(cells, []).append(f"`{model.kind}`")
+    order = sorted(kinds_of, key=lambda cells: (RUNS.index(cells[0]), -len(kinds_of[cells])))
+    rows = "\n".join(f"| {' | '.join(cells)} | {', '.join(kinds_of[cells])} |" for cells in order)
+    table = TABLE.format(
         version=transformers_version,
         all=len(models),
         packed=counts[0],
@@ -120,8 +120,8 @@ def page(text: str, models: list[SupportedModel]) -> str:
         whole=sum(model.by_kernels for model in models),
         rows=rows,
     )
-    before, _, rest = text.partition(BEGIN)
-    return f"{before}{BEGIN}{made}{END}{rest.partition(END)[2]}"
+    before, _, after = text.partition(BEGIN)
+    return f"{before}{BEGIN}{table}{END}{after.partition(END)[2]}"
 
 
 def listed(text: str) -> dict[str, SupportedModel]:
@@ -137,8 +137,10 @@ def listed(text: str) -> dict[str, SupportedModel]:
 
 
 def _cell(why: str) -> str:
-    """A reason as one cell of the table, without figures, which differ from machine to machine."""
+    """Writes a reason as one cell of the table, without what differs between machines or models of one reason: figures,
+    and the name of the class that it begins with."""
     line = re.sub(r"(differ by|noise is) [\d.e+-]+", r"\1 ...", why).replace("|", "/")
+    line = re.sub(r"^[A-Z]\w+(\.forward|:)? (?=fails|cannot|runs|a text)", "", line)
     return line if len(line) <= WIDEST else f"{line[:WIDEST]}..."
 
 

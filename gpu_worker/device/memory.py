@@ -103,7 +103,7 @@ def advise(address: int, size: int, advice: int) -> bool:
 
 
 def page_bytes() -> int:
-    """Bytes of a huge page; 0 where there are none, or where they are switched off."""
+    """Reads the bytes of a huge page; 0 where there are none, or where they are switched off."""
     try:
         off = "[never]" in (HUGE_PAGES / "enabled").read_text()
         return 0 if off else int((HUGE_PAGES / "hpage_pmd_size").read_text())
@@ -113,11 +113,11 @@ def page_bytes() -> int:
 
 def _pages(modules: Iterable[nn.Module], size: int) -> set[int]:
     """The addresses of all huge pages of `size` bytes that hold some of the weights."""
-    spans = (_span(tensor) for module in modules for tensor in (*module.parameters(), *module.buffers()))
-    return {page for start, stop in spans for page in range(start // size * size, stop, size)}
+    ranges = (_byte_range(tensor) for module in modules for tensor in (*module.parameters(), *module.buffers()))
+    return {page for start, stop in ranges for page in range(start // size * size, stop, size)}
 
 
-def _span(tensor: Tensor) -> tuple[int, int]:
+def _byte_range(tensor: Tensor) -> tuple[int, int]:
     """Where a tensor lies in the processor's memory, from its first byte to behind its last; nowhere if it does not."""
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:  # oneDNN's layout has no storage
         return 0, 0

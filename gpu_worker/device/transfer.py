@@ -88,7 +88,7 @@ class Upload:
         self._arrays = []
 
     def _copied(self, host: list[Tensor]) -> list[Tensor]:
-        """The same tensors on the device: views of one buffer."""
+        """Makes the same tensors on the device: views of one buffer."""
         sizes = [tensor.numel() * tensor.element_size() for tensor in host]
         starts = np.cumsum([0, *map(aligned, sizes)]).tolist()
         buffer = torch.empty(starts[-1], dtype=torch.uint8, pin_memory=self.device.type == "cuda")
@@ -222,5 +222,5 @@ class Download:
 
 @cache
 def _copy_stream(device: torch.device) -> Any:
-    """The one stream for all copies from a device, so that they arrive in the order of their steps."""
+    """Returns the one stream for all copies from a device, so that they arrive in the order of their steps."""
     return torch.cuda.Stream(device)

@@ -1,4 +1,4 @@
-"""Opens jobs and launches steps: encoder, heads, scoring and packing over all sequences of all jobs at once.
+"""Opens jobs, and launches steps: encoder, heads, scoring and packing over all sequences of all jobs at once.
 
 A launch packs on the host, hands the step to the device's thread, and waits for nothing: lengths, offsets and indices
 are uploaded in one copy, and results are downloaded in one. Knows no settings and no gRPC.
@@ -17,8 +17,7 @@ import torch
 
 from gpu_worker.device.memory import ran_out
 from gpu_worker.device.transfer import StepDownload, Upload
-from gpu_worker.engine.jobs.comparing import ComparingJob
-from gpu_worker.engine.jobs.job import ClassifyJob, EncodeJob, LookUpJob, StepJob
+from gpu_worker.engine.jobs.job import ClassifyJob, ComparingJob, EncodeJob, LookUpJob, StepJob
 from gpu_worker.engine.jobs.max_sim import MaxSimJob, TextMaxSimJob
 from gpu_worker.engine.jobs.score import LookedUp, ScoreJob
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
@@ -51,17 +50,6 @@ class _Packed:
     upload: Upload
     outputs: Outputs
     slices: Slices
-
-
-@contextmanager
-def _out_of_memory() -> Iterator[None]:
-    """Raises OutOfMemory in place of every error that means that."""
-    try:
-        yield
-    except Exception as error:
-        if ran_out(error):
-            raise OutOfMemory from error
-        raise
 
 
 class JobFactory:
@@ -157,6 +145,29 @@ class JobFactory:
         return ends if prompts is None else np.maximum(prompts, ends)
 
 
+def _check_tokens(tokens: RaggedTokens, limit: int, vocabulary: int) -> None:
+    """Checks sequences of at most `limit` tokens, with ids below `vocabulary`."""
+    if not len(tokens):
+        raise InvalidInput("a job has no sequences", field="jobs")
+    longest = max(tokens.lengths)
+    if longest > limit:
+        raise InputTooLong(f"a sequence has {longest} tokens, the limit is {limit}")
+    ids = np.frombuffer(tokens.ids, dtype="<u4")  # negative ids too, which are large then
+    if len(ids) and ids.max() >= vocabulary:
+        raise InvalidInput(f"a token id is outside 0 to {vocabulary - 1}")
+
+
+@contextmanager
+def _out_of_memory() -> Iterator[None]:
+    """Raises OutOfMemory in place of every error that means that."""
+    try:
+        yield
+    except Exception as error:
+        if ran_out(error):
+            raise OutOfMemory from error
+        raise
+
+
 class ModelStepHandle:
     """A step that was launched; see `StepHandle`."""
 
@@ -226,7 +237,7 @@ class ModelEngine:
     def launch(self, job_slices: Sequence[JobSlice]) -> ModelStepHandle:
         """Packs a step of these job slices and hands it to the device's thread; see `StepEngine`."""
         jobs = [cast(StepJob, job_slice.job) for job_slice in job_slices]
-        selections = [job.selection(part.start, part.stop) for job, part in zip(jobs, job_slices, strict=True)]
+        selections = [job.selection(units.start, units.stop) for job, units in zip(jobs, job_slices, strict=True)]
         packed = self._pack(jobs, job_slices, selections)
         computed = self._device.submit(self._compute, packed)
         arrived = self._arrivals.submit(_arrive, computed) if self._arrivals else computed
@@ -273,15 +284,3 @@ def _arrive(computed: "Future[Computed]") -> None:
     """Waits for a step's download, in a thread of its own."""
     download, _ = computed.result()
     download.wait()
-
-
-def _check_tokens(tokens: RaggedTokens, limit: int, vocabulary: int) -> None:
-    """Checks sequences of at most `limit` tokens, with ids below `vocabulary`."""
-    if not len(tokens):
-        raise InvalidInput("a job has no sequences", field="jobs")
-    longest = max(tokens.lengths)
-    if longest > limit:
-        raise InputTooLong(f"a sequence has {longest} tokens, the limit is {limit}")
-    ids = np.frombuffer(tokens.ids, dtype="<u4")  # negative ids too, which are large then
-    if len(ids) and ids.max() >= vocabulary:
-        raise InvalidInput(f"a token id is outside 0 to {vocabulary - 1}")

@@ -72,8 +72,10 @@ class Attachment:
     def load(self) -> Load:
         """The worker's load, as this frontend is told it."""
         load, now = self._driver.load, asyncio.get_running_loop().time()
-        others = max(0.0, self._outboxes.work.rate(now) - self._own_work.rate(now))
-        return replace(load, others=min(1.0, others / load.tokens_per_second) if load.tokens_per_second else 0.0)
+        tokens_per_second = max(0.0, self._outboxes.work.rate(now) - self._own_work.rate(now))
+        return replace(
+            load, others=min(1.0, tokens_per_second / load.tokens_per_second) if load.tokens_per_second else 0.0
+        )
 
     @property
     def idle(self) -> bool:
@@ -234,14 +236,15 @@ class FrontendLog:
         self._frontends: OrderedDict[str, _Frontend] = OrderedDict()
 
     def attached(self, name: str) -> None:
-        """A frontend attached. One that was expelled, and comes again, is no news."""
+        """Logs that a frontend attached, unless it was expelled before and comes again."""
         frontend = self._of(name)
         if not frontend.expelled:
             frontend.attached = True
             log.info("frontend attached", name=name)
 
     def detached(self, name: str) -> None:
-        """A frontend went, be it before it attached. What was wrong is remembered: its name has its process id."""
+        """Logs that a frontend has gone, even before it attached. Its errors are remembered, by its name with the
+        process id."""
         self._gone(name).expelled = False
 
     def expelled(self, name: str, error: InvalidInput) -> None:

@@ -31,7 +31,7 @@ class Outbox:
     """The outcomes that wait to be sent to one frontend.
 
     Each message may begin with a piece of a large outcome, and large outcomes take turns. As many small ones follow as
-    the message has room for.
+    the message has bytes free for.
     """
 
     def __init__(self, load: Callable[[], Load]) -> None:
@@ -80,48 +80,48 @@ class Outbox:
         Only an outcome whose lengths alone need more makes a larger message.
         """
         message, leading, half = pb.AttachResponse(), None, OUTCOMES_BYTES // 2
-        room = OUTCOMES_BYTES
+        free = OUTCOMES_BYTES
         if self._small:  # whatever its size, else it would wait for ever
-            room = self._add_whole(self._small.popleft(), message, room)
-        room = self._add_small(message, room - half) + half
+            free = self._add_whole(self._small.popleft(), message, free)
+        free = self._add_small(message, free - half) + half
         if self._large:
-            leading, room = self._leading_piece(message, room)
-        self._add_small(message, room)
+            leading, free = self._leading_piece(message, free)
+        self._add_small(message, free)
         if self.empty:
             self._filled.clear()
         message.load.CopyFrom(load_to_pb(self._load()))
-        rest = message.SerializeToString()
-        return rest if leading is None else led_by(leading, rest)
+        serialized = message.SerializeToString()
+        return serialized if leading is None else led_by(leading, serialized)
 
-    def _leading_piece(self, message: pb.AttachResponse, room: int) -> tuple[LeadingPiece, int]:
-        """Takes a piece of a large outcome, which is to stand before `message`. Returns it and the room that is left.
+    def _leading_piece(self, message: pb.AttachResponse, free: int) -> tuple[LeadingPiece, int]:
+        """Takes a piece of a large outcome, which is to stand before `message`. Returns it and the bytes that are free.
 
         The rest of the outcome goes into `message` too where it is small and fits.
         """
         large = self._large.popleft()
-        piece = large.take_piece(max(room - FRAME_BYTES - large.frame, SMALL_BYTES))
+        piece = large.take_piece(max(free - FRAME_BYTES - large.frame, SMALL_BYTES))
         self.unsent -= len(piece.data)
-        room -= FRAME_BYTES + len(piece.data)
+        free -= FRAME_BYTES + len(piece.data)
         if large.left > SMALL_BYTES:
             self._large.append(large)
-        elif large.size <= room:
-            room = self._add_whole(large, message, room)
+        elif large.size <= free:
+            free = self._add_whole(large, message, free)
         else:
             self._small.append(large)
-        return piece, room
+        return piece, free
 
-    def _add_small(self, message: pb.AttachResponse, room: int) -> int:
-        """Adds the small outcomes that fit, the oldest first. Returns the room that is left."""
-        while self._small and self._small[0].size <= room:
-            room = self._add_whole(self._small.popleft(), message, room)
-        return room
+    def _add_small(self, message: pb.AttachResponse, free: int) -> int:
+        """Adds the small outcomes that fit, the oldest first. Returns the bytes that are free."""
+        while self._small and self._small[0].size <= free:
+            free = self._add_whole(self._small.popleft(), message, free)
+        return free
 
-    def _add_whole(self, unsent: UnsentOutcome, message: pb.AttachResponse, room: int) -> int:
-        """Adds all that is left of an outcome to the message. Returns the room that is left."""
+    def _add_whole(self, unsent: UnsentOutcome, message: pb.AttachResponse, free: int) -> int:
+        """Adds all that is left of an outcome to the message. Returns the bytes that are free."""
         size = unsent.size
         self.unsent -= size
         unsent.add_part(message, SMALL_BYTES)
-        return room - size
+        return free - size
 
 
 class Outboxes:

@@ -64,7 +64,8 @@ def check_message(raw: bytes) -> None:
 
 
 def _vector_bytes(raw: bytes, start: int, end: int) -> tuple[int, int]:
-    """Bytes of the vectors that a job brings, and entries of the job: one more than the most if there are too many."""
+    """Counts the bytes of the vectors that a job brings, and entries of the job: one more than the most if there are
+    too many."""
     entries = 0
     waiting: list[tuple[int, int, tuple[int, ...]]] = [(start, end, (_MAX_SIM,))]
     for below in (_SIDES, _NUMBERS, ()):
@@ -167,7 +168,7 @@ def _check_ranges(ranges: TokenRanges, lengths: Sequence[int], step_tokens: int)
 
 
 def _logit_rows(job: Job, work: Classify) -> int:
-    """Rows of logits: one a sequence, one a token, or one a token with the id that is asked for."""
+    """Counts the rows of logits: one a sequence, one a token, or one a token with the id that is asked for."""
     if not work.tokens:
         return len(job.tokens)
     if work.token_id is None:

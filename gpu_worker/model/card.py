@@ -8,8 +8,8 @@ import torch
 
 from gpu_worker.kernels.cpu import library
 from gpu_worker.model.model import Abilities, Model
-from gpu_worker.model.queries import Queries
 from gpu_worker.model.tune.linear import INT8
+from gpu_worker.repository.static_format import Queries
 from shared.card import LateInteraction, Listwise, ModelCard, QueryRoute
 from shared.vectors import Activation, OutputKind
 
@@ -34,8 +34,8 @@ def card_of(model: Model, *, chunk_tokens: int = 0, cache_tokens: int = 0) -> Mo
 
 
 def _limited(card: ModelCard, longest: int) -> ModelCard:
-    """The card with limits of at most `longest` tokens, and with a fingerprint of its own: where a text is cut off
-    changes its rows."""
+    """Makes the card with limits of at most `longest` tokens, and with a fingerprint of its own: where a text is cut
+    off changes its rows."""
     warning = f"{CACHE_SETTING} limits texts to {longest} tokens"
     return replace(
         card,

@@ -11,7 +11,7 @@ from gpu_worker.kernels.attention import choice as attention_choice
 from gpu_worker.kernels.attention import interface as attention
 from gpu_worker.kernels.attention import relative
 from gpu_worker.kernels.attention.equal_runs import EqualRuns
-from gpu_worker.kernels.attention.native import NativeAttention
+from gpu_worker.kernels.attention.native_attention import NativeAttention
 from gpu_worker.model.encoder.encoder import Encoder, EqualLengthEncoder, rotary_of_the_step
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.heads.heads import Heads
@@ -59,15 +59,14 @@ class ExecutionMode:
         return f"texts run by equal length, not packed ({reason}): {slower}" if reason else ""
 
     def with_findings(self, *findings: str) -> "ExecutionMode":
-        """The same mode with further lines for the log."""
+        """Makes the same mode with further lines for the log."""
         return replace(self, findings=(*self.findings, *findings))
 
 
 def choose_mode(model: Untuned, *, packs: bool = False) -> ExecutionMode:
-    """The mode of a model by the layers of its own class: packed where it can run so, else by equal length. Changes the
-    model in place into what serves. `packs`: linear layers are packed, also those that an encoder of ours makes
-    replaceable. Raises ModelRefused with the reasons of both modes.
-    """
+    """Chooses the mode of a model by the layers of its own class: packed where it can run so, else by equal length.
+    Changes the model in place into what serves. `packs`: linear layers are packed, also those that an encoder of ours
+    makes replaceable. Raises ModelRefused with the reasons of both modes."""
     base = model.base
     if rotary_of_the_step(base.config.get_text_config()) == "dynamic":
         raise ModelRefused("config.json: rope_type dynamic changes a text's vector with the longest text before it")
@@ -102,9 +101,9 @@ def _packed_encoder(model: Untuned, packs: bool) -> PackedEncoder:
 
 
 def _packed_mode(model: Untuned, encoder: PackedEncoder) -> ExecutionMode:
-    """The packed mode: where it does not pass by the processor's kernel, by PyTorch's attention; where not with merged
-    layers, with these taken apart, since some models amplify the last bit. Raises ModelRefused where it passes in no
-    way."""
+    """Tries the packed mode: where it does not pass by the processor's kernel, by PyTorch's attention; where not with
+    merged layers, with these taken apart, since some models amplify the last bit. Raises ModelRefused where it passes
+    in no way."""
     base, faster, findings = model.base, encoder.attention, list[str]()
     try:
         model.reference.check(encoder)
@@ -125,8 +124,8 @@ def _packed_mode(model: Untuned, encoder: PackedEncoder) -> ExecutionMode:
 
 
 def _equal_length_mode(base: Any, reference: Reference, unpacked_reason: str) -> ExecutionMode:
-    """The mode by equal length: by the model's default attention, or by its other one, if it has two that compute the
-    same and only that passes. Raises ModelRefused."""
+    """Tries the mode by equal length: by the model's default attention, or by its other one, if it has two that compute
+    the same and only that passes. Raises ModelRefused."""
     default, reason = reference.attention, ""
     for implementation in (default, own_run.other_than(base, default)):
         if implementation is None:
@@ -180,7 +179,7 @@ def _capped(config: Any) -> bool:
 
 
 def _head_width(base: nn.Module) -> int:
-    """Width of an attention head; of the widest where layers differ."""
+    """Reads the width of an attention head; of the widest where layers differ."""
     names = ("head_dim", "attention_head_size")
     attributes = [getattr(module, name, None) for module in base.modules() for name in names]
     widths = [width for width in attributes if isinstance(width, int) and width > 0]

@@ -20,7 +20,6 @@ from gpu_worker.model.execution import ExecutionMode
 from gpu_worker.model.heads.building import HeadBuilder
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.model import Model as Model
-from gpu_worker.model.queries import Queries
 from gpu_worker.model.served_adapters import ServedAdapter, read_adapters
 from gpu_worker.model.source import LoadOptions, Source, fingerprint_of, open_source, quiet, vocabulary_rows
 from gpu_worker.model.tune.linear import PrepackedLinear, check_int8, install_native
@@ -33,6 +32,7 @@ from gpu_worker.repository import fitting, rerankers
 from gpu_worker.repository.files import first_line
 from gpu_worker.repository.fitting import LengthLimits
 from gpu_worker.repository.recipe import Recipe
+from gpu_worker.repository.static_format import Queries
 from shared.card import LateInteraction, Listwise
 from shared.errors import ModelRefused
 from shared.vectors import QueryExpansion
@@ -40,7 +40,7 @@ from shared.vectors import QueryExpansion
 USUAL = 512
 """Most tokens of a text where neither positions nor files set a limit."""
 USUAL_STATIC = 8192
-"""The same for static embeddings, which cost next to nothing a token."""
+"""Most tokens of a text of a static embedding without a limit, which costs next to nothing a token."""
 USUAL_ROWS = 128
 """Numbers of a row that MaxSim is chosen for where the model has none of its own."""
 NO_LINEAR = "none"
@@ -90,7 +90,7 @@ def load(name: str, placement: Placement, options: LoadOptions = DEFAULTS) -> Mo
 
 
 def _loaded(source: Source, options: LoadOptions) -> Model:
-    """The model of a source, with those of its adapters."""
+    """Makes the model of a source, with those of its adapters."""
     if source.recipe.static:
         return _static(source, options)
     adapters = read_adapters(source, options.adapters, options.trust_remote_code)
@@ -179,8 +179,8 @@ def _multiplied_weights(base: Any) -> int:
     """About how many weights every token is multiplied with: all but the embeddings, of which it reads one row."""
     embeddings = base.get_input_embeddings()
     looked_up = sum(weight.numel() for weight in embeddings.parameters()) if isinstance(embeddings, nn.Module) else 0
-    whole: int = sum(weight.numel() for weight in base.parameters())
-    return whole - looked_up
+    all_weights: int = sum(weight.numel() for weight in base.parameters())
+    return all_weights - looked_up
 
 
 def _weight_bytes(modules: Iterable[nn.Module]) -> int:
@@ -211,7 +211,7 @@ def _fitted(source: Source, options: LoadOptions) -> _Fitted:
 
 
 def _probes(source: Source, fitted: _Fitted, feeding: Feeding, flops: float) -> Probes:
-    """The texts that the gates compare. `flops`: those of a token."""
+    """Makes the texts that the gates compare. `flops`: those of a token."""
     config, uncounted = source.model.config.get_text_config(), fitted.limits.uncounted
     special = [*source.tokenizer.special_tokens.values(), *([] if uncounted is None else [uncounted])]
     unattended, costs = _unattended(fitted.late, config), ProbeCosts.of(source.placement.device)
@@ -229,7 +229,7 @@ def _probes(source: Source, fitted: _Fitted, feeding: Feeding, flops: float) -> 
 
 
 def _with_queries(model: Model, queries: Queries, max_tokens: int) -> Model:
-    """The model of inference-free SPLADE. Raises ModelRefused where its queries and documents have other ids."""
+    """Makes the model of inference-free SPLADE. Raises ModelRefused where its queries and documents have other ids."""
     if queries.token_ids != model.vocabulary_size:
         raise ModelRefused(
             f"its Router's table has weights for {queries.token_ids} token ids, its documents' vocabulary "
@@ -270,9 +270,9 @@ def _limit(max_tokens: int, recipe: Recipe, positions: int) -> int:
 
 
 def _with_adapter(base: Model, number: int, adapter: ServedAdapter) -> Model:
-    """The model of an adapter over a base: its own name, prompts, limit and fingerprint."""
+    """Makes the model of an adapter over a base: its own name, prompts, limit and fingerprint."""
     limit = min(base.max_tokens, adapter.recipe.max_tokens or base.max_tokens)
-    notices = (base.notice, f"an adapter over {base.names[0]}: {adapter.parts.description}")
+    notices = (base.notice, f"an adapter over {base.names[0]}: {adapter.updates.description}")
     return replace(
         base,
         names=(adapter.name,),

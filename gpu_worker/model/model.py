@@ -7,9 +7,9 @@ from gpu_worker.kernels.maxsim.maxsim_kernels import MaxSimKernel
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.heads.heads import Heads, SpladeHead
 from gpu_worker.model.heads.pooling import OF_ANY_TOKENS
-from gpu_worker.model.native.model import NativeModel
-from gpu_worker.model.queries import Queries
+from gpu_worker.model.native.native_model import NativeModel
 from gpu_worker.repository.recipe import Recipe
+from gpu_worker.repository.static_format import Queries
 from gpu_worker.repository.tokenizer import TokenizerFile
 from shared.card import LateInteraction, Listwise
 from shared.errors import InvalidInput, UnsupportedDimensions, UnsupportedTask
@@ -145,7 +145,7 @@ class Abilities:
         self.tasks = self._tasks()
 
     def _methods(self) -> tuple[ScoringMethod, ...]:
-        """Scoring methods of the model."""
+        """Lists the scoring methods of the model."""
         by_output = {
             OutputKind.DENSE: ScoringMethod.DENSE,
             OutputKind.SPARSE: ScoringMethod.SPARSE,
@@ -175,7 +175,7 @@ class Abilities:
         return tuple(task for task, able in abilities.items() if able)
 
     def sparse_cost(self, tokens: int) -> int:
-        """Cost of the sparse vectors of a sequence with so many tokens, in tokens of the encoder."""
+        """Estimates the cost of the sparse vectors of a sequence with so many tokens, in tokens of the encoder."""
         head = self._model.heads.sparse
         if not isinstance(head, SpladeHead):
             return 0

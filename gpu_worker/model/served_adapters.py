@@ -6,8 +6,14 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
-from gpu_worker.model.adapters.adapted_linear import AdaptedLinear, LowRankTerms, StepAdapters
-from gpu_worker.model.adapters.parts import UNUSED, AdapterParts, parts_of
+from gpu_worker.model.adapters.lora import (
+    UNUSED,
+    AdaptedLinear,
+    AdapterUpdates,
+    LowRankTerms,
+    StepAdapters,
+    updates_of,
+)
 from gpu_worker.model.source import Source, locate
 from gpu_worker.model.tune.linear import reads_weight
 from gpu_worker.repository import adapters, reading, tokenizer
@@ -26,19 +32,20 @@ class ServedAdapter:
     files."""
 
     name: str
-    parts: AdapterParts
+    updates: AdapterUpdates
     recipe: Recipe
     digest: bytes
 
     def fingerprint(self, base: str, limit: int) -> str:
-        """A digest of everything that its rows depend on. `base`: the fingerprint of the model that it lies over."""
+        """Computes a digest of everything that its rows depend on. `base`: the fingerprint of the model that it lies
+        over."""
         facts = (sorted(self.recipe.prompts.items()), self.recipe.default_prompt_name, limit)
         return hashlib.sha256(b"%s %s %s" % (base.encode(), self.digest, repr(facts).encode())).hexdigest()
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of its matrices in float32."""
-        return sum(4 * (pair.down.numel() + pair.up.numel()) for pair in self.parts.pairs.values())
+        return sum(4 * (update.down.numel() + update.up.numel()) for update in self.updates.by_layer.values())
 
 
 def read_adapters(source: Source, named: Sequence[NamedAdapter], trust_remote_code: bool) -> list[ServedAdapter]:
@@ -61,7 +68,7 @@ def _read(source: Source, named: NamedAdapter, trust_remote_code: bool) -> Serve
         raise ModelRefused(f"{path} holds no {CONFIG}")
     adapter = adapters.read(folder)
     _check_base(adapter.config.base, adapter.config.file, source)
-    parts = _encoder_parts(parts_of(adapter, source.model), source.model)
+    updates = _encoder_updates(updates_of(adapter, source.model), source.model)
     recipe = source.recipe
     base = None if (folder / "config.json").is_file() else source.folder
     with adapters.model_folder(path, folder, base) as place:
@@ -71,39 +78,43 @@ def _read(source: Source, named: NamedAdapter, trust_remote_code: bool) -> Serve
             reader = tokenizer.read(place / folder.relative_to(path), trust_remote_code, recipe.truncation_side)
             if tokenizer.export(reader, recipe.lowercase).content != source.tokenizer.content:
                 raise ModelRefused(f"{folder}: its tokenizer is another one than the base's: serve it alone")
-    return ServedAdapter(name=named.name, parts=parts, recipe=recipe, digest=adapter.digest().digest())
+    return ServedAdapter(name=named.name, updates=updates, recipe=recipe, digest=adapter.digest().digest())
 
 
 def _check_base(base: str, file: Path, source: Source) -> None:
     """Raises ModelRefused where an adapter's description names another model than the one that is served."""
     last = base.rstrip("/").rpartition("/")[2].lower()
     served = {name.rpartition("/")[2].lower() for name in source.names}
-    here = source.folder is not None and Path(base).is_dir() and Path(base).resolve() == source.folder.resolve()
-    if last and last not in served and not here:
+    is_same_folder = (
+        source.folder is not None and Path(base).is_dir() and Path(base).resolve() == source.folder.resolve()
+    )
+    if last and last not in served and not is_same_folder:
         raise ModelRefused(
             f"{file}: it is for the base {base}, this model is {source.names[0]}; correct base_model_name_or_path if "
             "they are one"
         )
 
 
-def _encoder_parts(parts: AdapterParts, model: Any) -> AdapterParts:
-    """The parts on layers of the encoder. Raises ModelRefused for the head's: texts beside would change, too."""
+def _encoder_updates(updates: AdapterUpdates, model: Any) -> AdapterUpdates:
+    """Selects the updates of the encoder's layers. Raises ModelRefused for the head's: texts beside would change,
+    too."""
     inside = {id(module) for module in model.base_model.modules()}
-    pairs = {}
-    for name, pair in parts.pairs.items():
+    by_layer = {}
+    for name, update in updates.by_layer.items():
         if name.removeprefix(f"{model.base_model_prefix}.").startswith(UNUSED) and model is model.base_model:
             continue  # vectors do not use it
         if id(model.get_submodule(name)) not in inside:
             raise ModelRefused(
-                f"{parts.adapter.file}: it changes {name}, and beside others only layers of the encoder may differ: "
+                f"{updates.adapter.file}: it changes {name}, and beside others only layers of the encoder may differ: "
                 "serve it alone (--model)"
             )
-        pairs[name] = pair
-    return replace(parts, pairs=pairs)
+        by_layer[name] = update
+    return replace(updates, by_layer=by_layer)
 
 
 def _own_recipe(base: Recipe, recipe: Recipe, path: Path) -> Recipe:
-    """The base's recipe with the prompts and the limit of the adapter's own. Raises ModelRefused where heads differ."""
+    """Makes the base's recipe with the prompts and the limit of the adapter's own. Raises ModelRefused where heads
+    differ."""
     for field in fields(Recipe):
         base_value, value = getattr(base, field.name), getattr(recipe, field.name)
         if field.name not in OWN and base_value != value:
@@ -117,14 +128,14 @@ def _own_recipe(base: Recipe, recipe: Recipe, path: Path) -> Recipe:
 
 
 def _few(value: object) -> str:
-    said = str(value)
-    return said if len(said) <= 160 else f"{said[:160]}..."
+    text = str(value)
+    return text if len(text) <= 160 else f"{text[:160]}..."
 
 
 def install_adapters(model: Any, adapters: Sequence[ServedAdapter]) -> None:
     """Puts the adapters, numbered from 1 on, over a model in place: adapted layers stand where its own stood."""
     step = StepAdapters()
-    for name in dict.fromkeys(name for adapter in adapters for name in adapter.parts.pairs):
+    for name in dict.fromkeys(name for adapter in adapters for name in adapter.updates.by_layer):
         parent_name, _, last = name.rpartition(".")
         parent = model.get_submodule(parent_name)
         if reads_weight(cast(Hashable, type(parent)), last):
@@ -134,6 +145,6 @@ def install_adapters(model: Any, adapters: Sequence[ServedAdapter]) -> None:
         base: Any = model.get_submodule(name)
         layer = AdaptedLinear(base, step, name)
         for number, adapter in enumerate(adapters, 1):
-            if name in adapter.parts.pairs:
-                layer.add(number, LowRankTerms(adapter.parts.pairs[name], base))
+            if name in adapter.updates.by_layer:
+                layer.add(number, LowRankTerms(adapter.updates.by_layer[name], base))
         setattr(parent, last, layer)

@@ -23,10 +23,8 @@ from transformers import PretrainedConfig
 from transformers.utils import logging as transformers_logging
 
 from gpu_worker.device.placement import Placement
-from gpu_worker.model import queries
-from gpu_worker.model.adapters.parts import merge, parts_of
+from gpu_worker.model.adapters.lora import merge, updates_of
 from gpu_worker.model.heads.building import ReadLayer
-from gpu_worker.model.queries import Queries
 from gpu_worker.model.tune.graphs import GraphSettings
 from gpu_worker.model.tune.linear import INT8, ROUNDING, Linear
 from gpu_worker.repository import (
@@ -42,6 +40,7 @@ from gpu_worker.repository import (
 from gpu_worker.repository.adapters import Adapter, NamedAdapter
 from gpu_worker.repository.files import digest_of_files, read_object, read_tensors, tensor_files
 from gpu_worker.repository.recipe import LateInteractionRecipe, LayerRecipe, Recipe
+from gpu_worker.repository.static_format import Queries
 from gpu_worker.repository.tokenizer import TokenizerFile, TokenizerReader
 from shared.card import LateInteraction
 from shared.errors import ModelRefused
@@ -137,8 +136,8 @@ def open_source(name: str, placement: Placement, options: LoadOptions) -> Source
         source = _source_in(folder, name, path, placement, options)
         if source.recipe.static or source.queries:
             raise ModelRefused(f"{adapter.config.file}: static embeddings and inference-free SPLADE take no adapter")
-        parts = parts_of(adapter, source.model)
-        merge(source.model, parts)
+        updates = updates_of(adapter, source.model)
+        merge(source.model, updates)
     digest = source.digest.copy()
     digest.update(adapter.digest().digest())
     bare = base is not None and not (path / adapters.MODULES).is_file()
@@ -150,7 +149,7 @@ def open_source(name: str, placement: Placement, options: LoadOptions) -> Source
         digest=digest,
         folder=None,
         layers=lambda layer: _layer_tensors(layers_folder, layer),
-        findings=(f"{parts.description}, merged into {adapter.config.base if base else 'the weights beside it'}",),
+        findings=(f"{updates.description}, merged into {adapter.config.base if base else 'the weights beside it'}",),
     )
 
 
@@ -202,7 +201,7 @@ def _source_in(path: Path, name: str, repository: Path, placement: Placement, op
         tokenizer=exported,
         reader=exported_reader,
         layers=lambda layer: _layer_tensors(path, layer),
-        queries=queries.read(recipe.queries, path, trust_remote_code) if recipe.queries else None,
+        queries=static_format.read_queries(recipe.queries, path, trust_remote_code) if recipe.queries else None,
         folder=folder,
         digest=digest_of_files(path, trust_remote_code),
     )
@@ -211,7 +210,7 @@ def _source_in(path: Path, name: str, repository: Path, placement: Placement, op
 def _static_source(
     recipe: Recipe, path: Path, names: tuple[str, ...], placement: Placement, trust_remote_code: bool
 ) -> Source:
-    """A static embedding. It computes in float32 unless the user names a format: its table is small."""
+    """Loads a static embedding, which computes in float32 unless the user names a format: its table is small."""
     folder = path / recipe.encoder
     exported = tokenizer.read_bare(folder)
     reader, rows = TokenizerReader(exported), static_format.table(folder)
@@ -241,7 +240,7 @@ def _names(name: str, path: Path) -> tuple[str, ...]:
 
 
 def vocabulary_rows(config: PretrainedConfig) -> int:
-    """Rows of the matrix of token embeddings. Raises ModelRefused where the config does not say."""
+    """Counts the rows of the matrix of token embeddings. Raises ModelRefused where the config does not say."""
     texts = config.get_text_config()
     size = int(getattr(texts if isinstance(texts, PretrainedConfig) else config, "vocab_size", 0) or 0)
     if size < 1:
@@ -311,7 +310,7 @@ def locate(name: str, trust_remote_code: bool, revision: str) -> Path:
 
 
 def fingerprint_of(source: Source, limit: int, late: LateInteraction | None, linear: str) -> str:
-    """A digest of everything that the model's rows depend on: two models with the same one give the same rows.
+    """Computes a digest of everything that the model's rows depend on: two models with the same one give the same rows.
 
     It covers the installed packages that rows depend on: transformers, which computes them, and those that it calls in
     place of its own code wherever they can be imported. torch is not among them: its versions differ only in the last

@@ -20,8 +20,8 @@ from gpu_worker.model.execution import ExecutionMode, Untuned, check_rotary, cho
 from gpu_worker.model.heads.building import HeadBuilder
 from gpu_worker.model.model import Model
 from gpu_worker.model.native.families import FAMILIES
-from gpu_worker.model.native.linear import LinearClass, PackedLinear, QuantizedLinear
-from gpu_worker.model.native.model import NativeEncoder, NativeModel
+from gpu_worker.model.native.native_model import NativeEncoder, NativeModel
+from gpu_worker.model.native.packed_linear import LinearClass, PackedLinear, QuantizedLinear
 from gpu_worker.model.served_adapters import ServedAdapter, install_adapters
 from gpu_worker.model.source import LoadOptions, Source
 from gpu_worker.model.tune.graphs import Bucket, GraphSettings, with_graphs
@@ -35,7 +35,7 @@ from gpu_worker.model.verify.gate import (
     take_reference,
 )
 from gpu_worker.model.verify.own_run import FUSED, Feeding
-from gpu_worker.model.verify.pieces import bytes_of_a_token, reason_for_whole_texts
+from gpu_worker.model.verify.piece_check import bytes_of_a_token, reason_for_whole_texts
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.repository.fitting import LengthLimits
 from shared.errors import ModelRefused
@@ -54,10 +54,10 @@ def take_references(
     model, recipe = source.model, source.recipe
     if type(model).__name__ == "LongformerForSequenceClassification":
         model.base_model.register_forward_pre_hook(_attend_to_the_first_token, with_kwargs=True)
-    base, parts = model.base_model, {adapter.name: adapter.parts for adapter in adapters}
+    base, updates = model.base_model, {adapter.name: adapter.updates for adapter in adapters}
     # The encoder comes before the heads: its long text finds out models that short texts change for good.
     reference = take_reference(base, probes, feeding)
-    of_adapters = take_adapter_reference(model, reference, parts) if parts else None
+    of_adapters = take_adapter_reference(model, reference, updates) if updates else None
     has_head = recipe.weights_of != "encoder"
     of_heads = take_head_reference(model, recipe, reference, limits.positions) if has_head else None
     heads = HeadBuilder(recipe, model, source.placement, source.layers, reference.width).build()
@@ -95,14 +95,17 @@ def tune(model: Untuned, options: LoadOptions, longest: int) -> ExecutionMode:
 
 
 def verify(model: Model, reference: Reference, options: LoadOptions) -> Model:
-    """Finds out what texts may have of each other. Raises what means that memory ran out."""
+    """Tests whether texts may run in pieces, share tokens, and have the same bits in any batch.
+
+    Raises an error that means that memory ran out.
+    """
     encoder = model.encoder
     reason = reason_for_whole_texts(encoder, reference)
-    whole = reason if options.cuts else NOT_WANTED
+    whole_texts = reason if options.cuts else NOT_WANTED
     unshared = reason if encoder.device.type == "cpu" else ACCELERATED
     bits = reason_for_other_bits(encoder, model.heads, reference.probes, pieces=not reason)
-    token_bytes = 0 if whole else bytes_of_a_token(encoder, reference)
-    return replace(model, whole_texts=whole, token_bytes=token_bytes, unshared=unshared, other_bits=bits)
+    token_bytes = 0 if whole_texts else bytes_of_a_token(encoder, reference)
+    return replace(model, whole_texts=whole_texts, token_bytes=token_bytes, unshared=unshared, other_bits=bits)
 
 
 def _attend_to_the_first_token(_: nn.Module, arguments: Any, keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -128,7 +131,7 @@ def _exact_mode(model: Untuned) -> ExecutionMode:
 
 
 def _rounded_mode(model: Untuned) -> ExecutionMode:
-    """A mode with layers in int8: compared exactly before rounding, by cosines afterwards."""
+    """Makes a mode with layers in int8: compared exactly before rounding, by cosines afterwards."""
     exact, reasons = _checked_native_encoder(model)
     if exact is not None:
         del exact  # before its layers are copied once more
@@ -145,8 +148,8 @@ def _rounded_mode(model: Untuned) -> ExecutionMode:
 
 
 def _checked_native_encoder(model: Untuned) -> tuple[NativeEncoder | None, list[str]]:
-    """The encoder by the processor's kernels, with exact layers, and heads by them too, once both passed the gate; else
-    None, heads as they were, and a line that says why, but where there are no kernels."""
+    """Makes the encoder by the processor's kernels, with exact layers, and heads by them too, once both passed the
+    gate; else None, heads as they were, and a line that says why, but where there are no kernels."""
     kernels, heads = library.load(), model.heads.modules()
     undo = undoing(nn.ModuleList(heads))
     try:
@@ -155,14 +158,14 @@ def _checked_native_encoder(model: Untuned) -> tuple[NativeEncoder | None, list[
         install_native(heads, kernels)
         model.check_heads(encoder)
         return encoder, []
-    except Exception as error:  # another transformers may make a family's parts otherwise
+    except Exception as error:  # another transformers may build a family otherwise
         reason = reason_of(error)
     undo()
     return None, [f"no whole layers by the processor's kernels: {reason}"] if kernels.formats else []
 
 
 def _native_encoder(model: Untuned, linear: LinearClass) -> NativeEncoder:
-    """The encoder by the processor's kernels, with layers of this class. Raises ModelRefused if there is none."""
+    """Makes the encoder by the processor's kernels, with layers of this class. Raises ModelRefused if there is none."""
     if model.of_adapters is not None:
         raise ModelRefused("adapters run over layers as transformers wrote them")
     check_rotary(model.base)
@@ -173,12 +176,12 @@ def _native_encoder(model: Untuned, linear: LinearClass) -> NativeEncoder:
 
 
 def _native_mode(encoder: NativeEncoder) -> ExecutionMode:
-    """The mode of an encoder by the processor's kernels."""
+    """Makes the mode of an encoder by the processor's kernels."""
     native: NativeModel = encoder.model
     layers, calls = sum(native.calls), len(native.calls)
-    whole = f"{layers} layers run whole by the processor's kernels: {native.forms}"
-    together = f"{layers} layers run in {calls} call{'s' * (calls > 1)}"
-    findings = (whole, together) if calls < layers else (whole,)
+    forms = f"{layers} layers run whole by the processor's kernels: {native.forms}"
+    joined_calls = f"{layers} layers run in {calls} call{'s' * (calls > 1)}"
+    findings = (forms, joined_calls) if calls < layers else (forms,)
     return ExecutionMode(encoder=encoder, linear=encoder.description, findings=findings)
 
 
@@ -191,7 +194,7 @@ def _forget_layers(base: Any, encoder: Encoder) -> None:
 
 
 def _mode_with_packed_layers(model: Untuned) -> ExecutionMode:
-    """A mode with packed linear layers; with PyTorch's own where the gate refuses these."""
+    """Makes a mode with packed linear layers; with PyTorch's own where the gate refuses these."""
     layers = nn.ModuleList([model.base, *model.heads.modules()])
     undo = undoing(layers)
     packs = pack(layers)
@@ -208,7 +211,7 @@ def _mode_with_packed_layers(model: Untuned) -> ExecutionMode:
 def _mode_with_graphs(
     mode: ExecutionMode, reference: Reference, settings: GraphSettings, longest: int
 ) -> ExecutionMode:
-    """The same mode with graphs, as far as they pass."""
+    """Makes the same mode with graphs, as far as they pass."""
     packed = mode.encoder
     if not isinstance(packed, PackedEncoder) or not packed.attention.capturable:
         return mode  # attention that looks at lengths cannot be captured

@@ -14,8 +14,9 @@ from gpu_worker.device.transfer import Upload, UploadedArray
 from gpu_worker.ragged.pieces import Piece, SlotTable
 from gpu_worker.ragged.texts import Counts, Ids, PackedTexts, TokenTypes, offsets_of, row_ranges
 
+__all__ = ["Counts", "Ids", "LengthRun", "RaggedBatch"]
 TILE = 128
-"""Tokens of a sequence that one program of a kernel for accelerators takes."""
+"""Tokens of a sequence that one program of the kernel takes."""
 LEAST_SAVED = 512
 """Fewest tiles that a second launch must save: times the heads, thousands of programs, about what a launch costs."""
 
@@ -48,7 +49,7 @@ class AdapterRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """The tokens of a span that others attend to, where some are left out: the first ones of each sequence, K in all.
+    """The tokens of a launch that others attend to, where some are left out: the first ones of each sequence, K in all.
 
     `longest`: the largest number of them in one sequence. On the device: `counts` [n] int32, their number in each
     sequence; `cu_seqlens` [n + 1] int32; `rows` [K] int64, their places in the batch.
@@ -85,8 +86,8 @@ class Keys:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """Neighbouring sequences, tokens `start` to `stop` of the batch, whose attention is computed in one launch.
+class AttentionLaunch:
+    """One launch of an accelerator's attention: neighbouring sequences, tokens `start` to `stop` of the batch.
 
     It has tensors and plain numbers only, so that a layer is compiled once for all batches. `longest`: tokens of the
     longest sequence. `cu_seqlens` [n + 1] int32 lies on the device and begins with 0; the rows of `keys` are places in
@@ -104,8 +105,8 @@ class Span:
         return self.uploaded_ends.tensor
 
     @classmethod
-    def of(cls, offsets: Counts, tails: Counts, upload: Upload) -> "Span":
-        """Makes a span of n sequences that begin at `offsets` [n + 1] and end with `tails` [n] unattended tokens."""
+    def of(cls, offsets: Counts, tails: Counts, upload: Upload) -> "AttentionLaunch":
+        """Makes the launch for n sequences with `offsets` [n + 1], whose last `tails` [n] tokens are unattended."""
         return cls(
             start=int(offsets[0]),
             stop=int(offsets[-1]),
@@ -115,11 +116,35 @@ class Span:
         )
 
 
+def split_launches(lengths: Counts) -> list[tuple[int, int]]:
+    """Splits a batch into launches: sequences `start` to `stop` of one, or of two where that saves half of the tiles
+    and LEAST_SAVED.
+
+    FlashAttention starts a program for every tile of the longest sequence, for every sequence and head. One text of
+    8,000 tokens beside 500 short ones makes 63 times 501 tiles, and all but some 600 of them have nothing to do.
+
+    `lengths` [S] may have any order; the batch is cut where the fewest tiles remain.
+    """
+    count = len(lengths)
+    if count == 1:
+        return [(0, 1)]
+    tiles = -(-lengths // TILE)
+    longest_before, longest_after = np.maximum.accumulate(tiles)[:-1], np.maximum.accumulate(tiles[::-1])[-2::-1]
+    places = np.arange(1, count)
+    cost = places * longest_before + (count - places) * longest_after
+    whole = count * int(tiles.max(initial=0))
+    least = int(cost.min(initial=whole))
+    if whole - least < LEAST_SAVED or 2 * least > whole:
+        return [(0, count)]
+    cut = int(places[cost.argmin()])
+    return [(0, cut), (cut, count)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaggedBatch(PackedTexts):
     """S sequences laid end to end, T tokens in all, without padding; the last ones may be `pieces` of sequences.
 
-    `ids` [1, T], `positions` [1, T] int64 and the tensors of `spans` lie on the device once their upload was sent.
+    `ids` [1, T], `positions` [1, T] int64 and the tensors of `launches` lie on the device once their upload was sent.
     `lengths`, `offsets` and `tokens` [T] (the ids) are the host's copies, so nothing is ever read back. The tokens of a
     sequence attend to its first `attended` [S] tokens. `layout` [S, 5] says the same for kernels on the host, by
     sequence: its first query and their number, its first key and their number, and how many keys precede its queries.
@@ -130,9 +155,9 @@ class RaggedBatch(PackedTexts):
     layout: npt.NDArray[np.int64]
     uploaded: UploadedArray
     """[2 or 3, T] int64: ids, positions, and token types where the model reads them."""
-    spans: tuple[Span, ...]
-    """Spans of `beginnings`: one, or two where the longest sequence is much longer than most (see `launches`), or
-    none where the batch has only later pieces."""
+    launches: tuple[AttentionLaunch, ...]
+    """Launches of attention for `beginnings`: one, or two where the longest sequence is much longer than most (see
+    `split_launches`), or none where the batch has only later pieces."""
     pieces: tuple[Piece, ...] = ()
     """The last sequences, if these are pieces: first those that begin a sequence."""
     adapters: tuple[AdapterRows, ...] = ()
@@ -163,8 +188,8 @@ class RaggedBatch(PackedTexts):
         later by the caller; None: they are sent at once.
         """
         arrays = upload or Upload(device)
-        rest = [0] * len(pieces)
-        unattended = np.array([*(tails if any(tails) else [0] * len(sequences)), *rest], dtype=np.int64)
+        zeros = [0] * len(pieces)
+        unattended = np.array([*(tails if any(tails) else [0] * len(sequences)), *zeros], dtype=np.int64)
         texts = [*sequences, *(piece.tokens for piece in pieces)]
         lengths = np.array([len(text) for text in texts], dtype=np.int64)
         offsets = offsets_of(lengths)
@@ -176,7 +201,7 @@ class RaggedBatch(PackedTexts):
             rows[1] = _positions(rows[0], offsets[:-1], lengths, uncounted)
         for place, piece in enumerate(pieces, len(sequences)):
             rows[1, offsets[place] : offsets[place + 1]] = _positions_of_piece(piece, uncounted)
-        seconds = np.array([*(second_segments or [0] * len(sequences)), *rest], dtype=np.int64)
+        seconds = np.array([*(second_segments or [0] * len(sequences)), *zeros], dtype=np.int64)
         token_types = None if types is None else types.of(rows[0], offsets, seconds)
         if token_types is not None:
             rows[2] = token_types
@@ -195,9 +220,9 @@ class RaggedBatch(PackedTexts):
             attended=attended,
             layout=layout,
             uploaded=arrays.add_array(rows),
-            spans=tuple(
-                Span.of(offsets[start : stop + 1], unattended[start:stop], arrays)
-                for start, stop in (launches(lengths[:beginnings]) if beginnings else ())
+            launches=tuple(
+                AttentionLaunch.of(offsets[start : stop + 1], unattended[start:stop], arrays)
+                for start, stop in (split_launches(lengths[:beginnings]) if beginnings else ())
             ),
             pieces=tuple(pieces),
             adapters=_adapter_rows(adapters, offsets) if any(adapters) else (),
@@ -240,7 +265,7 @@ class RaggedBatch(PackedTexts):
         return SlotTable.of(self.pieces, self.offsets[first:-1].tolist(), first)
 
     def piece_rows(self) -> list[slice]:
-        """The rows of each piece in the batch."""
+        """Finds the rows of each piece in the batch."""
         ends = self.offsets[len(self.lengths) - len(self.pieces) :].tolist()
         return [slice(start, stop) for start, stop in pairwise(ends)]
 
@@ -278,28 +303,6 @@ def _positions_of_piece(piece: Piece, uncounted: int | None) -> Counts:
     """Positions of the tokens of a piece in their sequence."""
     if uncounted is None:
         return np.arange(piece.start, piece.stop)
-    whole = piece.sequence.astype(np.int64)
-    positions = _positions(whole, np.zeros(1, dtype=np.int64), np.array([len(whole)]), uncounted)
+    ids = piece.sequence.astype(np.int64)
+    positions = _positions(ids, np.zeros(1, dtype=np.int64), np.array([len(ids)]), uncounted)
     return positions[piece.start : piece.stop]
-
-
-def launches(lengths: Counts) -> list[tuple[int, int]]:
-    """Sequences `start` to `stop` of each launch: one, or two where that saves half of the tiles and LEAST_SAVED.
-
-    FlashAttention starts a program for every tile of the longest sequence, for every sequence and head. One text of
-    8,000 tokens beside 500 short ones makes 63 times 501 tiles, and all but some 600 of them have nothing to do.
-    `lengths` [S] may have any order; the batch is cut where the fewest tiles remain.
-    """
-    count = len(lengths)
-    if count == 1:
-        return [(0, 1)]
-    tiles = -(-lengths // TILE)
-    longest_before, longest_after = np.maximum.accumulate(tiles)[:-1], np.maximum.accumulate(tiles[::-1])[-2::-1]
-    places = np.arange(1, count)
-    cost = places * longest_before + (count - places) * longest_after
-    whole = count * int(tiles.max(initial=0))
-    least = int(cost.min(initial=whole))
-    if whole - least < LEAST_SAVED or 2 * least > whole:
-        return [(0, count)]
-    cut = int(places[cost.argmin()])
-    return [(0, cut), (cut, count)]

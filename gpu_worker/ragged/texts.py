@@ -116,8 +116,8 @@ class TokenTypes:
         if self.text.types == {0} or len(text) <= self.text.length:
             return text
         before, after = ([identity for identity, _ in edge] for edge in (self.text.before, self.text.after))
-        whole: Ids = np.concatenate([before, text[len(before) : len(text) - len(after)], after]).astype(np.int32)
-        return whole
+        ids: Ids = np.concatenate([before, text[len(before) : len(text) - len(after)], after]).astype(np.int32)
+        return ids
 
 
 def _set_types(types: Counts, frame: Frame, tokens: npt.NDArray[np.integer], starts: Counts, stops: Counts) -> None:

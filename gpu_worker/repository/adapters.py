@@ -97,17 +97,16 @@ class AdapterConfig:
     layers_pattern: tuple[str, ...]
 
     def rank_of(self, module: str) -> int:
-        """Rank of the pair of matrices of a module."""
+        """Reads the rank of the two matrices of a module."""
         return self.rank_pattern.get(_pattern_of(self.rank_pattern, module), self.rank)
 
     def scale_of(self, module: str) -> float:
-        """The factor of B A: alpha / rank, or alpha / sqrt(rank) where ranks are stabilised."""
+        """Computes the factor of B A: alpha / rank, or alpha / sqrt(rank) where ranks are stabilised."""
         alpha, rank = self.alpha_pattern.get(_pattern_of(self.alpha_pattern, module), self.alpha), self.rank_of(module)
         return alpha / (rank**0.5 if self.stabilised else rank)
 
     def takes(self, module: str, *, linear: bool) -> bool:
-        """Whether a module was trained with a pair of matrices, by PEFT's rules. `linear`: it is a linear layer and not
-        the model's head."""
+        """Whether a module was trained, by PEFT's rules. `linear`: it is a linear layer and not the model's head."""
         if _matches(self.excluded, module):
             return False
         if isinstance(self.targets, str):
@@ -143,7 +142,7 @@ class Adapter:
         return self.config.file.parent / WEIGHTS
 
     def digest(self) -> "hashlib._Hash":
-        """A digest of both files."""
+        """Computes a digest of both files."""
         sha256 = hashlib.sha256()
         for file in (self.config.file, self.file):
             content = file.read_bytes()
@@ -179,43 +178,50 @@ def read(folder: Path) -> Adapter:
 def _config(folder: Path) -> AdapterConfig:
     """Reads the description in a folder. Raises ModelRefused, which names the file and the key."""
     file = folder / CONFIG
-    said = read_object(file)
-    kind = said.get("peft_type") or "of an unknown type"
+    settings = read_object(file)
+    kind = settings.get("peft_type") or "of an unknown type"
     if kind != "LORA":
         raise ModelRefused(f"{file}: peft_type {kind} is not served, LORA is")
-    others = {key: said[key] for key in sorted(said.keys() - READ - WITHOUT_EFFECT)}
-    biases = said.get("bias", "none")
+    unserved = {key: settings[key] for key in sorted(settings.keys() - READ - WITHOUT_EFFECT)}
+    biases = settings.get("bias", "none")
     if biases not in ("none", "lora_only"):
-        others["bias"] = biases
-    changes = [f"{key} = {reprlib.repr(value)}" for key, value in others.items() if value not in (None, False, [], {})]
+        unserved["bias"] = biases
+    changes = [
+        f"{key} = {reprlib.repr(value)}" for key, value in unserved.items() if value not in (None, False, [], {})
+    ]
     if changes:
         raise merge_first(file, ", ".join(changes))
-    if said.get("init_lora_weights") not in PLAIN_BEGINNINGS:
+    if settings.get("init_lora_weights") not in PLAIN_BEGINNINGS:
         raise ModelRefused(
-            f"{file}: init_lora_weights = {said['init_lora_weights']!r} changes the base's weights: save the adapter "
-            "by PEFT's path_initial_model_for_weight_conversion, or merge it"
+            f"{file}: init_lora_weights = {settings['init_lora_weights']!r} changes the base's weights: save the "
+            "adapter by PEFT's path_initial_model_for_weight_conversion, or merge it"
         )
-    at = {key: f"{file}: {key}" for key in READ}
+    where = {key: f"{file}: {key}" for key in READ}
     ranks, alphas = (
-        {_pattern(name, at[key]): number for name, number in checked(said.get(key) or {}, dict, at[key]).items()}
+        {
+            _pattern(name, where[key]): number
+            for name, number in checked(settings.get(key) or {}, dict, where[key]).items()
+        }
         for key in ("rank_pattern", "alpha_pattern")
     )
     return AdapterConfig(
         file=file,
-        base=checked(said.get("base_model_name_or_path") or "", str, at["base_model_name_or_path"]),
-        revision=checked(said.get("revision") or "", str, at["revision"]),
-        rank=whole(said.get("r", 8), at["r"]),
-        alpha=_number(said.get("lora_alpha", 8), at["lora_alpha"]),
-        rank_pattern={name: whole(rank, at["rank_pattern"]) for name, rank in ranks.items()},
-        alpha_pattern={name: _number(alpha, at["alpha_pattern"]) for name, alpha in alphas.items()},
-        stabilised=said.get("use_rslora") is True,
+        base=checked(settings.get("base_model_name_or_path") or "", str, where["base_model_name_or_path"]),
+        revision=checked(settings.get("revision") or "", str, where["revision"]),
+        rank=whole(settings.get("r", 8), where["r"]),
+        alpha=_number(settings.get("lora_alpha", 8), where["lora_alpha"]),
+        rank_pattern={name: whole(rank, where["rank_pattern"]) for name, rank in ranks.items()},
+        alpha_pattern={name: _number(alpha, where["alpha_pattern"]) for name, alpha in alphas.items()},
+        stabilised=settings.get("use_rslora") is True,
         trains_biases=biases == "lora_only",
-        targets=_names(said.get("target_modules"), at["target_modules"]),
-        excluded=_names(said.get("exclude_modules"), at["exclude_modules"]),
-        layers=tuple(whole(layer, at["layers_to_transform"], 0) for layer in _listed(said.get("layers_to_transform"))),
+        targets=_names(settings.get("target_modules"), where["target_modules"]),
+        excluded=_names(settings.get("exclude_modules"), where["exclude_modules"]),
+        layers=tuple(
+            whole(layer, where["layers_to_transform"], 0) for layer in _listed(settings.get("layers_to_transform"))
+        ),
         layers_pattern=tuple(
-            _pattern(checked(pattern, str, at["layers_pattern"]), at["layers_pattern"])
-            for pattern in _listed(said.get("layers_pattern") or None)
+            _pattern(checked(pattern, str, where["layers_pattern"]), where["layers_pattern"])
+            for pattern in _listed(settings.get("layers_pattern") or None)
         ),
     )
 
@@ -242,7 +248,7 @@ def _pattern(pattern: str, where: str) -> str:
 
 
 def _listed(value: Any) -> list[Any]:
-    """A list, or one entry of it."""
+    """Reads a value that may be a list or one entry of it."""
     return value if isinstance(value, list) else [] if value is None else [value]
 
 

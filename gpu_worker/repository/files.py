@@ -53,41 +53,41 @@ def read_object(path: Path, missing: dict[str, Any] | None = None) -> dict[str, 
     return content
 
 
-def checked(said: Any, kind: type[Kind], where: str) -> Kind:
+def checked(value: Any, kind: type[Kind], where: str) -> Kind:
     """Checks the kind of a value from a JSON file; `where` names the file and the key. Raises ModelRefused."""
-    if not isinstance(said, kind):
-        raise ModelRefused(f"{where} {reprlib.repr(said)} must be {KINDS[kind]}")
-    return said
+    if not isinstance(value, kind):
+        raise ModelRefused(f"{where} {reprlib.repr(value)} must be {KINDS[kind]}")
+    return value
 
 
-def texts(said: Any, where: str) -> tuple[str, ...]:
+def texts(value: Any, where: str) -> tuple[str, ...]:
     """Checks a list of texts from a JSON file, as `checked` does."""
-    return tuple(checked(text, str, where) for text in checked(said, list, where))
+    return tuple(checked(text, str, where) for text in checked(value, list, where))
 
 
-def one_of(said: Any, choices: Iterable[str], where: str) -> str:
+def one_of(value: Any, choices: Iterable[str], where: str) -> str:
     """Checks a value from a JSON file that has a few choices, as `checked` does."""
     names = tuple(choices)
-    if said not in names:
-        said_so = said if isinstance(said, str) and said else reprlib.repr(said)
-        raise ModelRefused(f"{where} {said_so} is not one of {', '.join(names)}")
-    return str(said)
+    if value not in names:
+        quoted = value if isinstance(value, str) and value else reprlib.repr(value)
+        raise ModelRefused(f"{where} {quoted} is not one of {', '.join(names)}")
+    return str(value)
 
 
-def check_keys(said: Iterable[str], keys: Collection[str], where: Path | str, why: str) -> None:
+def check_keys(object_keys: Iterable[str], keys: Collection[str], where: Path | str, why: str) -> None:
     """Raises ModelRefused for the first key of an object that is none of `keys`; `why` ends the sentence."""
-    for key in sorted(set(said) - set(keys)):
+    for key in sorted(set(object_keys) - set(keys)):
         raise ModelRefused(f"{where} has {key}, {why}")
 
 
-def whole(said: Any, where: str, least: int = 1) -> int:
+def whole(value: Any, where: str, least: int = 1) -> int:
     """Checks a whole number from a JSON file; `where` names the file and the key. Raises ModelRefused.
 
     sentence-transformers fails on a text, a truth value or a fraction in its place at the first text.
     """
-    if not isinstance(said, int) or isinstance(said, bool) or said < least:
-        raise ModelRefused(f"{where} {said!r} must be a whole number, at least {least}")
-    return said
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ModelRefused(f"{where} {value!r} must be a whole number, at least {least}")
+    return value
 
 
 def tensor_files(folder: Path, stem: str, names: set[str]) -> list[Path]:
@@ -102,8 +102,8 @@ def tensor_files(folder: Path, stem: str, names: set[str]) -> list[Path]:
                 return [file]
             if shards := _shards(file):
                 return sorted({shards[name] for name in names & set(shards)})
-    wanted = ", ".join(name + SUFFIXES[index > 0] for index, name in enumerate(stems))
-    raise ModelRefused(f"{folder} has none of {wanted}")
+    file_names = ", ".join(name + SUFFIXES[index > 0] for index, name in enumerate(stems))
+    raise ModelRefused(f"{folder} has none of {file_names}")
 
 
 def _shards(file: Path) -> dict[str, Path]:
@@ -214,19 +214,20 @@ def _is_for_people(file: Path) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of a library's error message. The message of a KeyError is only its key, so words are added."""
-    said = str(error).strip() or type(error).__name__
+    """Reads the first line of a library's error message. The message of a KeyError is only its key, so words are
+    added."""
+    message = str(error).strip() or type(error).__name__
     if isinstance(error, KeyError):
-        said = f"there is no {said}"
-    if "trust_remote_code" in said:
+        message = f"there is no {message}"
+    if "trust_remote_code" in message:
         return "it needs Python code of its repository, which only --trust-remote-code runs"
-    if "`weights_only`" in said:  # PyTorch's advice would execute code in the file
+    if "`weights_only`" in message:  # PyTorch's advice would execute code in the file
         return "it is no file of tensors by name alone, and nothing else is read"
-    return said.splitlines()[0]
+    return message.splitlines()[0]
 
 
 def one_line(error: BaseException) -> str:
     """The whole error message of a library in one line, for errors whose first line is only a heading."""
-    said = " ".join(str(error).split())
-    short = not said or "trust_remote_code" in said or isinstance(error, KeyError)
-    return first_line(error) if short else said
+    message = " ".join(str(error).split())
+    short = not message or "trust_remote_code" in message or isinstance(error, KeyError)
+    return first_line(error) if short else message

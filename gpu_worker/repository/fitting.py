@@ -61,12 +61,12 @@ def resolve(recipe: LateInteractionRecipe, tokenizer: TokenizerFile, limits: Len
     lengths = {"query_length": recipe.query_length, "document_length": recipe.document_length}
     for key, length in lengths.items():
         if key in recipe.overridden and length and length > limits.longest:
-            raise ModelRefused(f"{recipe.said[key][1]} {length}: {limits}")
+            raise ModelRefused(f"{recipe.entries[key][1]} {length}: {limits}")
     query_length, document_length = (min(length or limits.usual, limits.longest) for length in lengths.values())
     skipped = tokenizer.ids_of(recipe.skiplist)
     for word in recipe.skiplist if "skiplist_words" in recipe.overridden else ():
         if word not in skipped and word not in PUNCTUATION:
-            raise ModelRefused(f"{recipe.said['skiplist_words'][1]}: the vocabulary has no token {word!r}")
+            raise ModelRefused(f"{recipe.entries['skiplist_words'][1]}: the vocabulary has no token {word!r}")
     plain = LateInteraction(
         query_length=query_length,
         document_length=document_length,

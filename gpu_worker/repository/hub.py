@@ -16,7 +16,7 @@ def is_path(name: str) -> bool:
 
 
 def download(name: str, trust_remote_code: bool, revision: str) -> Path:
-    """Folder with the files of a hub id, at a revision; "" is the newest.
+    """Returns the folder with the files of a hub id, at a revision; "" is the newest.
 
     Where the hub cannot be reached, files that were downloaded earlier serve. Raises ModelRefused.
     """
@@ -33,11 +33,11 @@ def download(name: str, trust_remote_code: bool, revision: str) -> Path:
             local_files_only=unreachable is not None,
         )
     except Exception as error:  # no such name, no permission; without the hub, nothing was downloaded
-        of = f" of --revision = {revision!r}" if revision else ""
+        which = f" of --revision = {revision!r}" if revision else ""
         if unreachable is None:
-            raise ModelRefused(f"it is no directory here, and the hub says{of}: {first_line(error)}") from None
+            raise ModelRefused(f"it is no directory here, and the hub says{which}: {first_line(error)}") from None
         raise ModelRefused(
-            f"it is no directory here, no files{of} were downloaded earlier, and the hub ({constants.ENDPOINT}) "
+            f"it is no directory here, no files{which} were downloaded earlier, and the hub ({constants.ENDPOINT}) "
             f"cannot be reached: {first_line(unreachable)}"
         ) from None
     return Path(folder)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_worker.repository.files import check_keys, checked, one_of, read_object, texts, whole
-from gpu_worker.repository.recipe import Expansion, LateInteractionRecipe, Recipe, Said, Strategy
+from gpu_worker.repository.recipe import Entries, Expansion, LateInteractionRecipe, Recipe, Strategy
 from gpu_worker.repository.text_settings import LATE, TextSettings
 from shared.errors import ModelRefused
 from shared.vectors import QueryExpansion
@@ -83,39 +83,39 @@ def of_modules(
     if settings.whole:
         why = "processing_kwargs keeps texts whole, which is not supported for a model of late interaction"
         raise ModelRefused(f"{settings.named}: {why}: its texts are cut to a length of their own")
-    said = _of_pylate(file, described)
-    said |= {key: (value, f"{settings.named}: {key}") for key, value in settings.late.items()}
-    said |= {key: (described[key], f"{file}: {key}") for key in SIDES.values() if key in described}
+    entries = _of_pylate(file, described)
+    entries |= {key: (value, f"{settings.named}: {key}") for key, value in settings.late.items()}
+    entries |= {key: (described[key], f"{file}: {key}") for key in SIDES.values() if key in described}
     masks = [*masks, *_added_mask(file_format, file, described)]
-    said |= _skiplist(file.parent / "modules.json", masks)
-    expansion = _recipe(said).expansion
+    entries |= _skiplist(file.parent / "modules.json", masks)
+    expansion = _recipe(entries).expansion
     if expansion and not masks:
         raise ModelRefused(f"{expansion.source} needs a MultiVectorMask in modules.json, which scores the expansion")
     if settings.call_limit:  # an argument of every call, so it overrides the lengths of both sides
         limit = (settings.call_limit, f"{settings.named}: max_length of processing_kwargs")
-        said["document_length"] = limit
+        entries["document_length"] = limit
         if expansion is None or expansion.strategy is QueryExpansion.MIN:
-            said["query_length"] = limit
-    return _recipe(said, settings.padding_side)
+            entries["query_length"] = limit
+    return _recipe(entries, settings.padding_side)
 
 
 def of_stanford(file: Path) -> LateInteractionRecipe:
     """Reads the settings of a Stanford ColBERT; `file` is artifact.metadata, if there is one. Raises ModelRefused."""
     metadata = read_object(file, missing={})
-    said: Said = {}
-    for key, theirs, usual in (
+    entries: Entries = {}
+    for key, colbert_key, default in (
         ("query_prefix", "query_token_id", "[unused0]"),
         ("document_prefix", "doc_token_id", "[unused1]"),
     ):
-        marker = usual if metadata.get(theirs) in (None, "") else metadata[theirs]
-        said[key] = (checked(marker, str, f"{file}: {theirs}") + " ", f"{file}: {theirs}")
+        marker = default if metadata.get(colbert_key) in (None, "") else metadata[colbert_key]
+        entries[key] = (checked(marker, str, f"{file}: {colbert_key}") + " ", f"{file}: {colbert_key}")
     length = whole(metadata.get("query_maxlen") or CLASSIC_LENGTH, f"{file}: query_maxlen")
     expansion = {"strategy": "fixed", "attend": bool(metadata.get("attend_to_mask_tokens")), "length": length}
     skiplist = list(PUNCTUATION) if metadata.get("mask_punctuation", True) else []
-    said["query_expansion"] = (expansion, f"{file}: query_maxlen")
-    said["document_length"] = (metadata.get("doc_maxlen"), f"{file}: doc_maxlen")
-    said["skiplist_words"] = (skiplist, f"{file}: mask_punctuation")
-    return _recipe(said)
+    entries["query_expansion"] = (expansion, f"{file}: query_maxlen")
+    entries["document_length"] = (metadata.get("doc_maxlen"), f"{file}: doc_maxlen")
+    entries["skiplist_words"] = (skiplist, f"{file}: mask_punctuation")
+    return _recipe(entries)
 
 
 def overridden(recipe: Recipe, file: Path) -> Recipe:
@@ -128,21 +128,21 @@ def overridden(recipe: Recipe, file: Path) -> Recipe:
         raise ModelRefused(f"--late-interaction {file}: the model is no late-interaction model")
     settings = read_object(file)
     check_keys(settings, KEYS, file, f"which is none of {', '.join(KEYS)}")
-    said = late.said | {key: (value, f"{file}: {key}") for key, value in settings.items()}
-    expansion, files_expansion = settings.get("query_expansion"), late.said.get("query_expansion", (None,))[0]
+    entries = late.entries | {key: (value, f"{file}: {key}") for key, value in settings.items()}
+    expansion, files_expansion = settings.get("query_expansion"), late.entries.get("query_expansion", (None,))[0]
     if isinstance(expansion, dict) and files_expansion:
-        said["query_expansion"] = (files_expansion | expansion, f"{file}: query_expansion")
-    made = replace(_recipe(said, late.padding_side), overridden=frozenset(settings))
-    exact = made.expansion if made.expansion and made.expansion.strategy is QueryExpansion.FIXED else None
-    if exact and "query_length" in settings and made.query_length not in (None, exact.length):
+        entries["query_expansion"] = (files_expansion | expansion, f"{file}: query_expansion")
+    merged = replace(_recipe(entries, late.padding_side), overridden=frozenset(settings))
+    exact = merged.expansion if merged.expansion and merged.expansion.strategy is QueryExpansion.FIXED else None
+    if exact and "query_length" in settings and merged.query_length not in (None, exact.length):
         why = f"queries are expanded to exactly {exact.length} tokens, see length of query_expansion"
-        raise ModelRefused(f"{file}: query_length {made.query_length}: {why}")
-    if "skiplist_tasks" in settings and not made.skiplist:
+        raise ModelRefused(f"{file}: query_length {merged.query_length}: {why}")
+    if "skiplist_tasks" in settings and not merged.skiplist:
         raise ModelRefused(f"{file}: skiplist_tasks: there is no skiplist, see skiplist_words")
     if "similarity_fn_name" in settings:
         score = one_of(settings["similarity_fn_name"], SCORES, f"{file}: similarity_fn_name")
         vectors = replace(vectors, mean=score == MEAN)
-    return replace(recipe, late_interaction=made, multi_vector=vectors)
+    return replace(recipe, late_interaction=merged, multi_vector=vectors)
 
 
 def mask_of(config: dict[str, Any], file: Path) -> MaskToken:
@@ -167,18 +167,18 @@ def with_markers(prompts: dict[str, str], late: LateInteractionRecipe) -> dict[s
     return composed
 
 
-def _of_pylate(file: Path, described: dict[str, Any]) -> Said:
+def _of_pylate(file: Path, described: dict[str, Any]) -> Entries:
     """Translates PyLate's lengths and expansion into the keys of sentence-transformers 6.
 
     PyLate expands queries to their longest length unless its files say otherwise.
     """
-    said = {key: (described[key], f"{file}: {key}") for key in LATE if described.get(key) is not None}
+    entries = {key: (described[key], f"{file}: {key}") for key in LATE if described.get(key) is not None}
     marked = any(key in described for key in (*PYLATE_KEYS, *ATTEND, *LATE))
     if "query_expansion" in described or not marked or described.get("do_query_expansion") is False:
-        return said
-    length, where = said.pop("query_length", (CLASSIC_LENGTH, f"{file}: do_query_expansion"))
+        return entries
+    length, where = entries.pop("query_length", (CLASSIC_LENGTH, f"{file}: do_query_expansion"))
     attend = next((bool(described[key]) for key in ATTEND if key in described), False)
-    return said | {
+    return entries | {
         "query_expansion": ({"strategy": "fixed", "attend": attend, "length": length or CLASSIC_LENGTH}, where)
     }
 
@@ -194,7 +194,7 @@ def _added_mask(file_format: LateInteractionFormat, file: Path, described: dict[
     return [MaskToken(words=PUNCTUATION if file_format is LateInteractionFormat.PYLATE or marked else ())]
 
 
-def _skiplist(file: Path, masks: list[MaskToken]) -> Said:
+def _skiplist(file: Path, masks: list[MaskToken]) -> Entries:
     """Joins the tokens that all masks skip."""
     effective = [mask for mask in masks if mask.words] or masks or [MaskToken()]
     tasks = [task for task in TASKS if any(task in mask.tasks for mask in effective)]
@@ -205,26 +205,26 @@ def _skiplist(file: Path, masks: list[MaskToken]) -> Said:
     return {"skiplist_words": (words, str(file)), "skiplist_tasks": (tasks, str(file))}
 
 
-def _expansion(said: Any, where: str) -> Expansion:
-    check_keys(checked(said, dict, where), EXPANSION_KEYS, where, f"which is none of {', '.join(EXPANSION_KEYS)}")
-    strategy = one_of(said.get("strategy"), STRATEGIES, f"{where}: strategy")
-    if said.get("length") is None:
+def _expansion(value: Any, where: str) -> Expansion:
+    check_keys(checked(value, dict, where), EXPANSION_KEYS, where, f"which is none of {', '.join(EXPANSION_KEYS)}")
+    strategy = one_of(value.get("strategy"), STRATEGIES, f"{where}: strategy")
+    if value.get("length") is None:
         raise ModelRefused(f"{where}: length is missing")
     return Expansion(
         strategy=STRATEGIES[strategy],
-        length=whole(said["length"], f"{where}: length"),
-        attend=checked(said.get("attend", False), bool, f"{where}: attend"),
-        token=None if said.get("token") is None else checked(said["token"], str, f"{where}: token"),
+        length=whole(value["length"], f"{where}: length"),
+        attend=checked(value.get("attend", False), bool, f"{where}: attend"),
+        token=None if value.get("token") is None else checked(value["token"], str, f"{where}: token"),
         source=where,
     )
 
 
-def _text(said: Any, where: str) -> str:
-    return checked(said, str, where)
+def _text(value: Any, where: str) -> str:
+    return checked(value, str, where)
 
 
-def _tasks(said: Any, where: str) -> tuple[str, ...]:
-    return tuple(one_of(task, TASKS, where) for task in texts(said, where))
+def _tasks(value: Any, where: str) -> tuple[str, ...]:
+    return tuple(one_of(task, TASKS, where) for task in texts(value, where))
 
 
 CHECKS: dict[str, Callable[[Any, str], Any]] = {
@@ -240,13 +240,15 @@ KEYS = (*CHECKS, "similarity_fn_name")
 """Keys of the file of --late-interaction, as sentence-transformers 6 and PyLate write them."""
 
 
-def _recipe(said: Said, padding_side: str | None = None) -> LateInteractionRecipe:
+def _recipe(entries: Entries, padding_side: str | None = None) -> LateInteractionRecipe:
     """Checks the settings of a model. Raises ModelRefused, naming file and key."""
-    said = {"skiplist_tasks": (["document"], ""), **said}
-    values = {key: check(*said[key]) for key, check in CHECKS.items() if key in said and said[key][0] is not None}
+    entries = {"skiplist_tasks": (["document"], ""), **entries}
+    values = {
+        key: check(*entries[key]) for key, check in CHECKS.items() if key in entries and entries[key][0] is not None
+    }
     query_length, expansion = values.get("query_length"), values.get("query_expansion")
     if expansion and query_length and query_length < expansion.length:
-        where = said["query_length"][1]
+        where = entries["query_length"][1]
         raise ModelRefused(f"{where} {query_length} is below the length of query_expansion, {expansion.length}")
     return LateInteractionRecipe(
         query_length=query_length,
@@ -255,7 +257,7 @@ def _recipe(said: Said, padding_side: str | None = None) -> LateInteractionRecip
         skiplist=values.get("skiplist_words", ()),
         skip_in_queries="query" in values.get("skiplist_tasks", ()),
         skip_in_documents="document" in values.get("skiplist_tasks", ()),
-        markers={side: values.get(key, "") for side, key in SIDES.items() if key in said},
+        markers={side: values.get(key, "") for side, key in SIDES.items() if key in entries},
         padding_side=padding_side,
-        said=said,
+        entries=entries,
     )

@@ -131,7 +131,7 @@ def read(path: Path, modules: Sequence[Module], described: dict[str, Any]) -> Mo
 
 
 def _transformer(reading: ModuleReading, module: Module, config: dict[str, Any], file: Path) -> None:
-    """An encoder and its text settings."""
+    """Reads a Transformer: an encoder and its text settings."""
     texts = text_settings.read(file.parent)
     if texts.chat and texts.task.weights_of not in ("causal-lm", "sequence-classification"):
         raise ModelRefused(
@@ -149,7 +149,8 @@ def _static_embedding(reading: ModuleReading, module: Module, config: dict[str, 
 
 
 def _pooling(reading: ModuleReading, module: Module, config: dict[str, Any], file: Path) -> None:
-    """One row a text. A second Pooling starts from tokens again, so layers between them are dropped."""
+    """Reads a Pooling, which makes one row a text. A second Pooling starts from tokens again, so layers between them
+    are dropped."""
     check_keys(config, POOLING_KEYS, file, "which sentence-transformers' Pooling does not take")
     if "pooling_mode" in config:
         named = config["pooling_mode"]
@@ -166,7 +167,7 @@ def _pooling(reading: ModuleReading, module: Module, config: dict[str, Any], fil
 
 
 def _dense(reading: ModuleReading, module: Module, config: dict[str, Any], file: Path) -> None:
-    """A linear layer with its activation."""
+    """Reads a Dense: a linear layer with its activation."""
     source = config.get("module_input_name") or (TOKENS if reading.late else SENTENCE)
     target = config.get("module_output_name") or source
     if reading.late is LateInteractionFormat.OLD_PYLATE:
@@ -199,7 +200,7 @@ def _dense(reading: ModuleReading, module: Module, config: dict[str, Any], file:
 
 
 def _layer_norm(reading: ModuleReading, module: Module, config: dict[str, Any], file: Path) -> None:
-    """A layer normalisation of pooled rows."""
+    """Reads a LayerNorm of pooled rows."""
     width = whole(config.get("dimension"), f"{file}: dimension")
     keys = {"weight": "norm.weight", "bias": "norm.bias"}
     layer = LayerRecipe(kind="layer-norm", inputs=width, outputs=width, weights=f"{module.folder}/model", keys=keys)
@@ -207,7 +208,7 @@ def _layer_norm(reading: ModuleReading, module: Module, config: dict[str, Any], 
 
 
 def _normalize(reading: ModuleReading, module: Module, config: dict[str, Any], file: Path) -> None:
-    """Rows scaled to unit length; without its feature it does nothing, as in the original."""
+    """Reads a Normalize, which scales rows to unit length; without its feature it does nothing, as in the original."""
     source = config.get("module_input_name") or SENTENCE
     if source not in (TOKENS, SENTENCE) or config.get("module_output_name", source) not in (source, None):
         raise ModelRefused(f"{file}: module_input_name {source} is not supported")
@@ -217,7 +218,7 @@ def _normalize(reading: ModuleReading, module: Module, config: dict[str, Any], f
 
 
 def _dropout(reading: ModuleReading, module: Module, config: dict[str, Any], file: Path) -> None:
-    """Nothing: it does nothing at inference."""
+    """Ignores a Dropout, which does nothing at inference."""
 
 
 def _splade(reading: ModuleReading, module: Module, config: dict[str, Any], file: Path) -> None:
@@ -230,7 +231,7 @@ def _splade(reading: ModuleReading, module: Module, config: dict[str, Any], file
 
 
 def _logit_score(reading: ModuleReading, module: Module, config: dict[str, Any], file: Path) -> None:
-    """The score of a yes/no reranker."""
+    """Reads a LogitScore: the score of a yes/no reranker."""
     one_of(config.get("module_input_name", LOGITS), (LOGITS,), f"{file}: module_input_name")
     yes, no = config.get("true_token_id"), config.get("false_token_id")
     if not isinstance(yes, int) or not (no is None or isinstance(no, int)):
@@ -239,7 +240,7 @@ def _logit_score(reading: ModuleReading, module: Module, config: dict[str, Any],
 
 
 def _mask(reading: ModuleReading, module: Module, config: dict[str, Any], file: Path) -> None:
-    """The tokens that late interaction scores."""
+    """Reads a MultiVectorMask: the tokens that late interaction scores."""
     reading.masks.append(late_interaction.mask_of(config, file))
 
 

@@ -65,14 +65,14 @@ def _read(path: Path, name: str, late: Path | None) -> Recipe:
 
 def _prompts(path: Path, described: dict[str, Any], late: LateInteractionRecipe | None) -> dict[str, Any]:
     file = path / "config_sentence_transformers.json"
-    said = checked(described.get("prompts") or {}, dict, f"{file}: prompts")
+    entries = checked(described.get("prompts") or {}, dict, f"{file}: prompts")
     prompts = {
-        name: checked(text, str, f"{file}: the prompt {name!r}") for name, text in said.items() if text is not None
+        name: checked(text, str, f"{file}: the prompt {name!r}") for name, text in entries.items() if text is not None
     }
     if late:
         prompts = late_interaction.with_markers(prompts, late)
     default = described.get("default_prompt_name") or ""
-    if default and default not in {*said, *prompts, *EMPTY}:
+    if default and default not in {*entries, *prompts, *EMPTY}:
         raise ModelRefused(f"{file}: default_prompt_name {default!r} is none of its prompts")
     return {"prompts": prompts, "default_prompt_name": default if default in prompts else ""}
 
@@ -97,19 +97,19 @@ def _check_requirements(file: Path, requirements: Any) -> None:
     installed one.
     """
     for package, wanted in requirements.items() if isinstance(requirements, dict) else ():
-        said = wanted if isinstance(wanted, dict) else {"specifier": wanted}
-        name, specifier = canonicalize_name(OTHER_NAMES.get(package) or package), said.get("specifier", "")
-        here = _installed(name)
+        requirement = wanted if isinstance(wanted, dict) else {"specifier": wanted}
+        name, specifier = canonicalize_name(OTHER_NAMES.get(package) or package), requirement.get("specifier", "")
+        installed = _installed(name)
         if not isinstance(specifier, str):
             continue
         try:
             versions = SpecifierSet(specifier, prereleases=True)
-            met = here is not None and here in versions
+            met = installed is not None and installed in versions
         except (InvalidSpecifier, InvalidVersion):
             continue
         if not met:
-            present = f"{here} is what is here" if here else "it is not installed"
-            because = f" ({said['reason']})" if said.get("reason") else ""
+            present = f"{installed} is what is here" if installed else "it is not installed"
+            because = f" ({requirement['reason']})" if requirement.get("reason") else ""
             raise ModelRefused(
                 f"{file}: requirements: the model wants {name} {specifier}{because}, and {present}: install such a "
                 "version, or take a revision of the model that wants this one"

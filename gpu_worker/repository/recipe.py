@@ -7,7 +7,7 @@ from shared.card import Listwise
 from shared.vectors import Activation, InputType, QueryExpansion
 
 Strategy = Literal[QueryExpansion.FIXED, QueryExpansion.MIN]
-Said = dict[str, tuple[Any, str]]
+Entries = dict[str, tuple[Any, str]]
 """Settings as files give them: values by key, each with the file and key that give it, for refusals."""
 WeightsOf = Literal["encoder", "masked-lm", "causal-lm", "sequence-classification", "token-classification"]
 """The transformers class that holds the weights; see `weights.py`."""
@@ -80,8 +80,8 @@ class LateInteractionRecipe:
 
     A length of None is the model's own limit. `skiplist` are tokens as the vocabulary writes them. `markers` are texts
     by the prompt that they begin; they stand for tokens that training inserted, so the tokenizer must not split them.
-    `padding_side` overrides the tokenizer's; expansion tokens go to that side. `said` is what this was made from, and
-    `overridden` are the keys of it that the file of --late-interaction gives.
+    `padding_side` overrides the tokenizer's; expansion tokens go to that side. `entries` are the keys that it was made
+    from, and `overridden` those of them that the file of --late-interaction gives.
     """
 
     query_length: int | None = None
@@ -92,7 +92,7 @@ class LateInteractionRecipe:
     skip_in_documents: bool = True
     markers: dict[str, str] = field(default_factory=dict)
     padding_side: str | None = None
-    said: Said = field(default_factory=dict, compare=False)
+    entries: Entries = field(default_factory=dict, compare=False)
     overridden: frozenset[str] = field(default=frozenset(), compare=False)
 
 

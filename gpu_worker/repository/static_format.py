@@ -1,17 +1,23 @@
-"""Static embeddings: a table with a row for each token id, in place of a transformers model.
+"""Tables in place of a transformers model: a row for each token id (static embeddings), or a weight (queries
+of inference-free SPLADE, arXiv:2411.04403).
 
 Their folders are those of sentence-transformers' StaticEmbedding, and model2vec's as it publishes them (config.json of
 the type model2vec, with or without a modules.json). Pickles are read as plain tensors.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from gpu_worker.repository import fitting, tokenizer
 from gpu_worker.repository.files import checked, read_object, read_tensors, tensor_files, whole
-from gpu_worker.repository.recipe import DenseRecipe, Recipe
+from gpu_worker.repository.recipe import DenseRecipe, QueriesRecipe, Recipe
+from gpu_worker.repository.tokenizer import TokenizerFile, TokenizerReader
 from shared.errors import ModelRefused
+from shared.query_table import TABLE_WEIGHTS, WEIGHT_BYTES, QueryTable
+from shared.vectors import InputType
 
 MODEL2VEC = "model2vec"
 """The `model_type` of model2vec's config.json."""
@@ -20,6 +26,33 @@ TABLE, WEIGHT = "embedding.weight", "weight"
 ROWS, MAPPING, ROW_WEIGHTS = "embeddings", "mapping", "weights"
 """Names of model2vec's tensors: rows [R, W], for each token id its row [V] and the factor of that [V]. Of the last two
 either may be missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queries:
+    """How a model reads queries by a table. `max_tokens`: the longest one. `default`: what texts are that are neither
+    queries nor documents; UNSPECIFIED: every Encode must say it."""
+
+    table: QueryTable
+    tokenizer: TokenizerFile
+    max_tokens: int
+    default: InputType
+    notice: str = ""
+
+    @property
+    def token_ids(self) -> int:
+        """Weights of the table: ids run from 0 to this - 1."""
+        return len(self.table.weights)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the table."""
+        return WEIGHT_BYTES * self.token_ids
+
+    @property
+    def sent(self) -> bytes:
+        """The table for frontends, which look queries up by themselves; empty for more weights than they take."""
+        return self.table.content if self.token_ids <= TABLE_WEIGHTS else b""
 
 
 def is_model2vec(path: Path) -> bool:
@@ -37,10 +70,10 @@ def read(path: Path) -> Recipe:
 def token_limit(folder: Path) -> int | None:
     """Reads the length to which texts are cut: tokenizer.json's `truncation`, which sentence-transformers leaves on."""
     file = folder / "tokenizer.json"
-    said = read_object(file).get("truncation")
-    if said is None:
+    truncation = read_object(file).get("truncation")
+    if truncation is None:
         return None
-    length = checked(said, dict, f"{file}: truncation").get("max_length")
+    length = checked(truncation, dict, f"{file}: truncation").get("max_length")
     return whole(length, f"{file}: truncation: max_length")
 
 
@@ -76,6 +109,27 @@ def weights(folder: Path) -> Tensor:
     return numbers.contiguous()
 
 
+def read_queries(recipe: QueriesRecipe, path: Path, trust_remote_code: bool) -> Queries:
+    """Reads the table and its tokenizer from a repository. Raises ModelRefused, naming the folder."""
+    folder = path / recipe.folder
+    exported = tokenizer.export_bare(tokenizer.read(folder, trust_remote_code))
+    table_weights, reader = weights(folder), TokenizerReader(exported)
+    size = len(reader.vocabulary())
+    if len(table_weights) != size:
+        raise ModelRefused(f"{folder}: there are {len(table_weights)} weights for {size} tokens")
+    try:
+        notices = (exported.notice, fitting.check_vocabulary(exported, reader, len(table_weights)))
+    except ModelRefused as refused:
+        raise ModelRefused(f"{folder}: {refused}") from None
+    return Queries(
+        table=QueryTable(table_weights.numpy()),
+        tokenizer=exported,
+        max_tokens=recipe.max_tokens,
+        default=recipe.default,
+        notice="; ".join(filter(None, notices)),
+    )
+
+
 def _tensors(folder: Path, names: set[str]) -> tuple[dict[str, Tensor], Path]:
     """The tensors of these names that a folder has, and a file of them for refusals."""
     files = tensor_files(folder, "model", names)
@@ -86,7 +140,8 @@ def _tensors(folder: Path, names: set[str]) -> tuple[dict[str, Tensor], Path]:
 
 
 def _numbers(tensors: dict[str, Tensor], name: str, axes: int, file: Path) -> Tensor:
-    """A tensor in float32. Raises ModelRefused for another shape, whole numbers, and numbers that are not finite."""
+    """Reads a tensor in float32. Raises ModelRefused for another shape, whole numbers, and numbers that are not
+    finite."""
     tensor = tensors[name]
     if tensor.dim() != axes or not tensor.numel():
         raise ModelRefused(f"{file}: {name} has the shape {list(tensor.shape)}, it must have {axes} axes and be filled")
@@ -99,7 +154,7 @@ def _numbers(tensors: dict[str, Tensor], name: str, axes: int, file: Path) -> Te
 
 
 def _places(mapping: Tensor, rows: int, file: Path) -> Tensor:
-    """The row of each token id."""
+    """Finds the row of each token id."""
     if mapping.dim() != 1 or mapping.is_floating_point() or mapping.dtype == torch.bool:
         raise ModelRefused(f"{file}: {MAPPING} must be one row of whole numbers")
     places = mapping.long()

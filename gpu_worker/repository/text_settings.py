@@ -156,11 +156,11 @@ def _first(folder: Path) -> tuple[str, dict[str, Any]]:
     return "", {}
 
 
-def _limit(said: Any, where: str) -> int | None:
+def _limit(value: Any, where: str) -> int | None:
     """Checks a limit; None stands for "no limit", which tokenizers write as 1e30, some of them as a fraction."""
-    if said is None or (isinstance(said, int | float) and not isinstance(said, bool) and said >= ENDLESS):
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value >= ENDLESS):
         return None
-    return whole(said, where)
+    return whole(value, where)
 
 
 def _check_outputs(file: str, modalities: dict[str, Any], feature: Any, task: TransformerTask) -> None:

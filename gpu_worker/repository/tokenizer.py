@@ -148,11 +148,11 @@ class TokenizerReader:
                 raise ModelRefused(f"{name} {why}: {text[:40]!r}")
 
     def added(self, pair: bool) -> int:
-        """The number of special tokens around a text, or around and between two."""
+        """Counts the special tokens around a text, or around and between two."""
         return int(self._tokenizer.num_special_tokens_to_add(is_pair=pair))
 
     def vocabulary(self) -> dict[str, int]:
-        """Ids by tokens, added ones included."""
+        """Reads the ids by tokens, added ones included."""
         return dict(self._tokenizer.get_vocab(with_added_tokens=True))
 
 

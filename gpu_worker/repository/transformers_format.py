@@ -55,7 +55,7 @@ def _heads(path: Path, config: dict[str, Any], architecture: str, name: str) -> 
     causal = architecture.endswith("ForCausalLM") and config.get("is_causal", True)
     pooling = "lasttoken" if causal else "mean"  # the only token of a causal model that has seen the others
     dense = DenseRecipe(poolings=(pooling,), allowed_dimensions=matryoshka(path, config))
-    both = {"dense": dense, "multi_vector": MultiVectorRecipe()}
+    outputs = {"dense": dense, "multi_vector": MultiVectorRecipe()}
     if architecture.endswith("ForSequenceClassification"):
         return {"weights_of": "sequence-classification", "classifier": classifier(path, config, "sequence")}
     if architecture.endswith("ForTokenClassification"):
@@ -67,7 +67,7 @@ def _heads(path: Path, config: dict[str, Any], architecture: str, name: str) -> 
     if "gritlm" in str(config.get("auto_map", "")).lower():
         # Its own code is Mistral without the causal mask, which transformers' Mistral does with this setting.
         grit = {"config": {"is_causal": False}, "instruction_mark": GRITLM_MARK}
-        return both | grit | {"dense": replace(dense, poolings=("mean",), normalize=True)}
+        return outputs | grit | {"dense": replace(dense, poolings=("mean",), normalize=True)}
     if architecture == PROCESS_REWARDS:
         return {"classifier": _process_rewards(path, config)}
     if architecture.endswith("ForCausalLM") and _is_reranker(path, name):
@@ -77,19 +77,19 @@ def _heads(path: Path, config: dict[str, Any], architecture: str, name: str) -> 
     _check_no_chat_template(path)
     if architecture.endswith("ForMaskedLM"):
         # As SentenceTransformer and as SparseEncoder read it: one pass gives both.
-        return both | {"weights_of": "masked-lm", "sparse": SparseRecipe(kind="splade")}
+        return outputs | {"weights_of": "masked-lm", "sparse": SparseRecipe(kind="splade")}
     encoder = architecture.endswith("ForConditionalGeneration") and config.get("model_type") in ENCODERS
     if not encoder and not WITHOUT_HEAD.fullmatch(architecture):
         raise ModelRefused(f"{path / 'config.json'}: architectures {architecture} has a head that is not served")
-    return both
+    return outputs
 
 
 def _chat_templates(path: Path) -> dict[str, str]:
     """Reads the chat templates of a tokenizer by their place, as transformers 5 does."""
     settings = path / "tokenizer_config.json"
-    said = read_object(settings, missing={}).get("chat_template")
+    template = read_object(settings, missing={}).get("chat_template")
     files = [path / "chat_template.jinja", *sorted(path.glob("additional_chat_templates/*.jinja"))]
-    templates = {} if said is None else {f"{settings}: chat_template": str(said)}
+    templates = {} if template is None else {f"{settings}: chat_template": str(template)}
     return templates | {str(file): file.read_text(encoding="utf-8") for file in files if file.is_file()}
 
 

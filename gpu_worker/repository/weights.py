@@ -119,8 +119,8 @@ def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: 
         raise ModelRefused(f"{file}: the weights cannot be loaded: {first_line(error)}") from error
     mismatched = sorted(report["mismatched_keys"], key=str)
     if mismatched:
-        name, shape, wanted = mismatched[0]
-        raise ModelRefused(f"{folder}: {name} has the shape {list(shape)}, the config wants {list(wanted)}")
+        name, shape, config_shape = mismatched[0]
+        raise ModelRefused(f"{folder}: {name} has the shape {list(shape)}, the config wants {list(config_shape)}")
     unused = UNUSED if recipe.weights_of == "encoder" else ()
     missing = sorted(key for key in report["missing_keys"] if not key.startswith(unused))
     if missing:
@@ -229,7 +229,8 @@ def _check_files(folder: Path) -> None:
 
 
 def _quantised(file: Path, what: str) -> ModelRefused:
-    """The refusal of quantised weights. It names the hub id that config.json, `file`, has for their model, if any."""
+    """Makes the refusal of quantised weights, which names the hub id that config.json, `file`, has for their model, if
+    any."""
     named = read_object(file).get("_name_or_path")
     origin = f" (_name_or_path: {named})" if isinstance(named, str) and HUB_ID.fullmatch(named) else ""
     return ModelRefused(

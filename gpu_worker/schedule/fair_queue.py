@@ -50,7 +50,7 @@ J = TypeVar("J")
 
 
 def never(tokens: int) -> bool:
-    """No express steps."""
+    """Allows no express step."""
     return False
 
 
@@ -264,17 +264,17 @@ class FairQueue(Generic[J]):
         if self._was_express:
             self._was_express = False
             return ()
-        most, tokens, others = min(self._small, budget // EXPRESS_SHARE), 0, False
+        most, tokens, has_larger = min(self._small, budget // EXPRESS_SHARE), 0, False
         chosen = list[WaitingJob]()
         for priority_class in self._classes:
             small = priority_class.small_jobs(most) if len(priority_class.small) <= MOST_JOBS else []
             chosen += small
             of_class = sum([job.tokens for job in small])
             tokens += of_class
-            others = priority_class.tokens > of_class
-            if others:
+            has_larger = priority_class.tokens > of_class
+            if has_larger:
                 break
-        self._was_express = others and 0 < tokens <= most and pays(tokens)
+        self._was_express = has_larger and 0 < tokens <= most and pays(tokens)
         return chosen if self._was_express else ()
 
     def _serve_small(self, waiting: WaitingJob) -> range:

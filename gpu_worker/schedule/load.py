@@ -55,7 +55,7 @@ class Pace:
         self._speed_of_size.clear()
 
     def speed(self, tokens: int) -> float:
-        """Tokens a second in a step of so many tokens; 0 before the first step.
+        """Estimates the tokens a second in a step of so many tokens; 0 before the first step.
 
         Where no step of that size ended lately, it is the highest speed of that size and of smaller ones, of sizeable
         ones where there are any: a larger step is no slower by the token, and a size that was slow once must not be
@@ -166,7 +166,7 @@ class RecentWork:
         self._tokens, self._since = self._left(now) + tokens, now
 
     def rate(self, now: float) -> float:
-        """Tokens that came in a second lately."""
+        """Estimates the tokens that came in a second lately."""
         return self._left(now) / self._seconds
 
     def _left(self, now: float) -> float:

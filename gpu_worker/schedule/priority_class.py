@@ -81,7 +81,7 @@ class Flows(Generic[F]):
         flow.entry = None
 
     def head(self) -> F | None:
-        """The next flow to be served, or None."""
+        """Returns the next flow to be served, or None."""
         heap = self._heap
         while heap and heap[0][-1].entry is not heap[0]:
             heapq.heappop(heap)
@@ -93,7 +93,7 @@ class Flows(Generic[F]):
         `head`: the flow that `head()` has just returned; its entry is replaced where it lies, first in the heap.
 
         `filling`: the turn filled the rest of a step after an earlier flow did not fit. Nobody else could have used
-        that room, so virtual time stands still, and the tag ends at most a quantum ahead of it.
+        those tokens, so virtual time stands still, and the tag ends at most a quantum ahead of it.
         """
         assert head.entry is self._heap[0], "only the head may be served"
         charged = head.tag + cost
@@ -213,7 +213,7 @@ class Key(Flow):
         self._lanes_of(job)[0].jobs.pause(job)
 
     def head(self) -> WaitingJob | None:
-        """The next job to be served, or None."""
+        """Returns the next job to be served, or None."""
         short, long = self._short.jobs.head(), self._long.jobs.head()
         if short is None or long is None:
             return short or long
@@ -235,7 +235,7 @@ class Key(Flow):
         lane.jobs.charge(job, cost)
 
     def _lanes_of(self, job: WaitingJob) -> tuple[Lane, Lane]:
-        """The lane of a job, and the other lane."""
+        """Finds the lane of a job, and the other lane."""
         return (self._long, self._short) if job.long else (self._short, self._long)
 
 

@@ -274,7 +274,9 @@ class Scheduler:
             return None
         for job in units:
             self._unanswered[job].planned = True
-        return PlannedStep(slices=[JobSlice(job=job, start=part.start, stop=part.stop) for job, part in units.items()])
+        return PlannedStep(
+            slices=[JobSlice(job=job, start=served.start, stop=served.stop) for job, served in units.items()]
+        )
 
     def launch_step(self, planned: PlannedStep) -> LaunchedStep:
         """Hands a step to the engine, behind the one that is under way. Returns it as launched."""
@@ -321,7 +323,7 @@ class Scheduler:
         self._queue.remove_job(unanswered.open_job)
         self._recent = None
         if len(self._deadlines) > 2 * len(self._jobs) + STALE_ENTRIES:  # else those of jobs that ended would pile up
-            left = [(job.deadline, identity) for identity, job in self._jobs.items() if job.deadline < inf]
-            heapq.heapify(left)
-            self._deadlines = left
+            pending = [(job.deadline, identity) for identity, job in self._jobs.items() if job.deadline < inf]
+            heapq.heapify(pending)
+            self._deadlines = pending
         return unanswered

@@ -207,7 +207,7 @@ class StepsUnderWay:
         return max(0.0, tokens / speed - (self._clock() - self._begin(self._steps[0])))
 
     def _begin(self, step: LaunchedStep) -> float:
-        """When the device began the older step: at its launch, or when the step before it ended."""
+        """Estimates when the device began the older step: at its launch, or when the step before it ended."""
         return max(step.start, self._ended)
 
     def _collect(self, launched: LaunchedStep) -> dict[OpenJob, SelvageError]:

@@ -30,7 +30,8 @@ CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memo
 
 
 def cache_bytes(model: Model, megabytes: int) -> int:
-    """Most bytes for keys and values: the user's number, 0 for the default; 0 for a model whose texts are not cut.
+    """Decides the most bytes for keys and values: the user's number, 0 for the default; 0 for a model whose texts are
+    not cut.
 
     Raises ModelRefused where the user's number is more memory than there is.
     """
@@ -52,8 +53,8 @@ def cache_bytes(model: Model, megabytes: int) -> int:
 
 
 def piece_limits(model: Model, step_tokens: int, chunk_tokens: int | None, kept_bytes: int) -> PieceLimits:
-    """The limits in steps of `step_tokens`. `chunk_tokens`: the user's number, None for the default, 0 for whole texts.
-    `kept_bytes`: see `cache_bytes`."""
+    """Decides the limits in steps of `step_tokens`. `chunk_tokens`: the user's number, None for the default, 0 for
+    whole texts. `kept_bytes`: see `cache_bytes`."""
     accelerated = model.placement.device_memory is not None
     # An accelerator's short steps are for overlap; shorter pieces would cost it speed, since no graph has them and each
     # later one has launches of its own.
@@ -68,14 +69,14 @@ def piece_limits(model: Model, step_tokens: int, chunk_tokens: int | None, kept_
 
 
 def card_with_limits(model: Model, limits: PieceLimits) -> ModelCard:
-    """The model's card, with what the limits of pieces mean for its texts."""
+    """Makes the model's card, with what the limits of pieces mean for its texts."""
     if not limits.longest:
         return card_of(model)
     return card_of(model, chunk_tokens=limits.longest, cache_tokens=int(limits.cache_tokens))
 
 
 def adapters_by_fingerprint(model: Model, limits: PieceLimits) -> dict[str, Model]:
-    """The models of adapters over a model, by the fingerprints of their cards."""
+    """Lists the models of adapters over a model, by the fingerprints of their cards."""
     return {card_with_limits(adapter, limits).fingerprint: adapter for adapter in model.adapters}
 
 

@@ -228,8 +228,8 @@ def _seconds(engine: ModelEngine, clock: Callable[[], float], tokens: int) -> fl
 
 
 def warm_up_jobs(model: Model, longest: int | None = None) -> Iterator[Job]:
-    """A job for every output, method and task of the model, over texts of a few lengths, of at most `longest` tokens;
-    None: as many as the model reads."""
+    """Yields a job for every output, method and task of the model, over texts of a few lengths, of at most `longest`
+    tokens; None: as many as the model reads."""
     abilities = Abilities(model)
     works: list[Work] = [_encode((output,)) for output in abilities.rows]
     works += [
@@ -258,7 +258,8 @@ def warm_up_jobs(model: Model, longest: int | None = None) -> Iterator[Job]:
 
 
 def _max_sim(queries: MultiVectors | None, dimensions: int) -> MaxSim:
-    """MaxSim with two documents of a caller, one of them without rows. `queries`: None for the texts of the job."""
+    """Makes a MaxSim with two documents of a caller, one of them without rows. `queries`: None for the texts of the
+    job."""
     data = bytes(3 * 4 * dimensions)
     documents = MultiVectors(data_type=DataType.FLOAT32, dimensions=dimensions, lengths=(3, 0), data=data)
     return MaxSim(queries=queries, documents=documents, layout=Layout.MATRIX, unit_rows=True, mean=False)
@@ -277,10 +278,10 @@ def largest_jobs(model: Model, tokens: int) -> Iterator[Job]:
 
 
 def _longest_texts(longest: int, tokens: int) -> list[int]:
-    """The lengths of the longest texts of a step. A text of one token comes first, since scores need a query."""
+    """Lists the lengths of the longest texts of a step. A text of one token comes first, since scores need a query."""
     longest = min(longest, max(tokens - 1, 1))
-    whole, rest = divmod(max(tokens - 1, 0), longest)
-    return [1, *([longest] * whole), *([rest] if rest else [])]
+    count, remainder = divmod(max(tokens - 1, 0), longest)
+    return [1, *([longest] * count), *([remainder] if remainder else [])]
 
 
 def _largest_work(abilities: Abilities) -> Iterator[Work]:
@@ -297,13 +298,13 @@ def _largest_work(abilities: Abilities) -> Iterator[Work]:
 
 
 def timed_job(model: Model, tokens: int) -> Job:
-    """A job of so many tokens in texts of many lengths, for the model's first output or task."""
-    lengths, left = list[int](), tokens
+    """Makes a job of so many tokens in texts of many lengths, for the model's first output or task."""
+    lengths, unused_tokens = list[int](), tokens
     for number in count():
-        if not left:
+        if not unused_tokens:
             break
-        lengths.append(min(SHORTEST + int(SPREAD * (number * GOLDEN % 1)), model.longest, left))
-        left -= lengths[-1]
+        lengths.append(min(SHORTEST + int(SPREAD * (number * GOLDEN % 1)), model.longest, unused_tokens))
+        unused_tokens -= lengths[-1]
     return Job(
         id=0,
         work=_usual_work(Abilities(model)),
@@ -312,7 +313,7 @@ def timed_job(model: Model, tokens: int) -> Job:
 
 
 def _encode(outputs: Sequence[OutputKind]) -> Encode:
-    """An Encode of documents: a table may have all that queries get."""
+    """Makes an Encode of documents: a table may have all that queries get."""
     return Encode(outputs=frozenset(outputs), normalize=True, normalize_tokens=True, input_type=InputType.DOCUMENT)
 
 
@@ -323,7 +324,7 @@ def _usual_work(abilities: Abilities) -> Work:
 
 
 def trial_texts(lengths: Sequence[int], vocabulary: int) -> RaggedTokens:
-    """Texts of these lengths, of random ids, always the same: no two of some length begin alike, so that none is spared
-    what it would take. The ids are of the middle half of the vocabulary, where most have no special tokens."""
+    """Makes texts of these lengths, of random ids, always the same: no two of some length begin alike, so that none is
+    spared what it would take. The ids are of the middle half of the vocabulary, where most have no special tokens."""
     generator, quarter = np.random.default_rng(0), vocabulary // 4
     return RaggedTokens.of([generator.integers(quarter, vocabulary - quarter, length).tolist() for length in lengths])

@@ -92,7 +92,7 @@ def tokenizer(vocabulary: int) -> TokenizerFile:
 
 
 def _template(vocab: dict[str, int]) -> dict[str, Any]:
-    """The frame of special tokens: [CLS] text [SEP], and a second text with a [SEP] of its own."""
+    """Makes the frame of special tokens: [CLS] text [SEP], and a second text with a [SEP] of its own."""
     first, last = ({"SpecialToken": {"id": name, "type_id": 0}} for name in ("[CLS]", "[SEP]"))
     texts = [{"Sequence": {"id": name, "type_id": number}} for number, name in enumerate("AB")]
     ends = {name: {"id": name, "ids": [vocab[name]], "tokens": [name]} for name in ("[CLS]", "[SEP]")}

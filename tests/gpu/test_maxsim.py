@@ -15,7 +15,7 @@ pytest.importorskip("triton", reason="Triton is published for Linux on x86-64")
 
 import triton
 
-from gpu_worker.kernels.maxsim.kernel import TritonMaxSim
+from gpu_worker.kernels.maxsim.triton_maxsim import TritonMaxSim
 
 pytestmark = pytest.mark.gpu
 

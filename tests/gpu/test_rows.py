@@ -21,7 +21,7 @@ pytest.importorskip("triton", reason="Triton is published for Linux on x86-64")
 
 import triton
 
-from gpu_worker.kernels.rows.kernel import CHUNK_ROWS, TritonRows
+from gpu_worker.kernels.rows.triton_rows import CHUNK_ROWS, TritonRows
 
 pytestmark = pytest.mark.gpu
 

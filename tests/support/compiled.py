@@ -19,10 +19,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from gpu_worker.kernels.maxsim import kernel as maxsim
-from gpu_worker.kernels.maxsim.tiles import score_pairs
-from gpu_worker.kernels.rows import kernel as rows
-from gpu_worker.kernels.rows.tiles import finish_rows, sum_segments
+from gpu_worker.kernels.maxsim import triton_maxsim as maxsim
+from gpu_worker.kernels.maxsim.maxsim_tiles import score_pairs
+from gpu_worker.kernels.rows import triton_rows as rows
+from gpu_worker.kernels.rows.row_tiles import finish_rows, sum_segments
 
 HOPPER = ("cuda", 90, 32)
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"

@@ -21,6 +21,7 @@ from gpu_worker.model.source import LoadOptions, open_source
 from gpu_worker.model.tune.graphs import Graph, GraphSettings, ladder, with_graphs
 from gpu_worker.model.verify.gate import Reference, take_reference
 from gpu_worker.model.verify.probes import Probes
+from gpu_worker.ragged import batch as ragged_batch
 from gpu_worker.ragged.batch import RaggedBatch
 from harness.random_models.shapes import ALL_SHAPES
 from support import varlen_twin
@@ -57,7 +58,7 @@ def on_a_processor() -> Iterator[None]:
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(F, "linear", row_by_row)
-        patch.setattr("gpu_worker.ragged.batch.LEAST_SAVED", 32)
+        patch.setattr(ragged_batch, "LEAST_SAVED", 32)
         yield
     torch.set_num_threads(threads)
     torch.compiler.reset()  # else graphs of other tests count

@@ -20,7 +20,7 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 def interpreted_rows() -> Iterator[list[ModuleType]]:
     """What runs on the device, and what launches it."""
     with (
-        interpreted("gpu_worker.kernels.rows.tiles", "gpu_worker.kernels.rows.kernel") as found,
+        interpreted("gpu_worker.kernels.rows.row_tiles", "gpu_worker.kernels.rows.triton_rows") as found,
         np.errstate(all="ignore"),  # it computes by numpy, which warns where devices do not
     ):
         yield found

@@ -16,10 +16,10 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model import execution
 from gpu_worker.model.encoder.encoder import positions_of, uncounted_id_of
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.queries import Queries
 from gpu_worker.model.verify.gate import Reference, take_reference
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.repository.recipe import WeightsOf
+from gpu_worker.repository.static_format import Queries
 from gpu_worker.schedule.interface import JobSlice
 from harness.random_models import synthetic
 from shared.jobs import Classify, Encode, Job, JobResult, RaggedTokens, Score

@@ -51,7 +51,7 @@ def rooms() -> dict[str, set[str]]:
 def test_the_rooms_of_the_worker_are_drawn_as_they_are() -> None:
     """docs/architecture.md has each room with the rooms that it imports."""
     lines = (ROOT / "docs" / "architecture.md").read_text().splitlines()
-    start = lines.index("| room | imports | knows |") + 2
+    start = lines.index("| package | imports | knows |") + 2
     drawn = {}
     for line in lines[start : lines.index("", start)]:
         room, others = (cell.strip() for cell in line.split("|")[1:3])

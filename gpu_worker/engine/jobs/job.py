@@ -1,5 +1,5 @@
-"""An open job as the engine sees it, what jobs over token ids have in common, and those whose results are rows of their
-sequences: vectors or logits.
+"""Open jobs: the protocol that the engine uses, the bases of jobs over token ids and of jobs that compare rows, and the
+jobs whose results are rows of their sequences: vectors or logits.
 
 A step asks a job for its selection, makes the rows that the job wants, and puts them into it.
 """
@@ -9,24 +9,30 @@ from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
 
+from gpu_worker.device.transfer import StepDownload
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits, Units
-from gpu_worker.engine.step.outputs import SliceRows, Wanted
+from gpu_worker.engine.step.outputs import Compared, Outputs, SliceRows, Wanted
 from gpu_worker.engine.step.rows import RowFormat, Table, byte_view
 from gpu_worker.engine.step.sequences import Selection, Sequences
 from gpu_worker.model.heads import sparse_vectors
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.heads.sparse_vectors import Vector
+from gpu_worker.ragged.batch import Counts
 from gpu_worker.ragged.pieces import SequenceCache
 from gpu_worker.schedule.interface import OpenJob
 from shared.errors import Internal
 from shared.jobs import Classify, Encode, Job, JobResult, RaggedTokens
 from shared.query_table import QueryTable
-from shared.vectors import OutputKind
+from shared.vectors import Layout, OutputKind
 
 NO_TOKENS = RaggedTokens(ids=b"", lengths=())
 LOOKED_UP = 4
 """Tokens whose look-up in a table costs as much as a computed token: no step is brief that looks up many."""
+Scores = npt.NDArray[np.float32]
 
 
 class StepJob(OpenJob, Protocol):
@@ -42,7 +48,7 @@ class StepJob(OpenJob, Protocol):
         """Gives back what was kept for the selection, which was collected, and for no later piece."""
 
     def put(self, slice_rows: SliceRows) -> None:
-        """On the host, once a step's download arrived: puts a job slice's rows into the result. Twice is harmless."""
+        """Puts a job slice's rows into the result. Twice is harmless."""
 
 
 class TextJob:
@@ -104,8 +110,67 @@ class TextJob:
             raise Internal("the model gave numbers that are not finite")
 
 
+class ComparingJob:
+    """A job that compares rows on the device."""
+
+    def compare(self, slice_rows: SliceRows, outputs: Outputs, download: StepDownload) -> Sequence[Compared]:
+        """On the device's thread, once the rows of a step are made: compares what they are for, and downloads it.
+
+        Nothing may wait for the device here. Slices of a job come in the order of their steps. Comparisons that are
+        added to `outputs` are computed after those of all jobs were, at once: their scores are read on the host.
+        """
+        raise NotImplementedError
+
+
+class QueryRows:
+    """Rows of the queries that were encoded so far, on the device."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, Tensor] = {}
+        self._joined: tuple[Counts, Tensor] | None = None
+
+    def add_queries(self, numbers: Counts, rows: Sequence[Tensor]) -> None:
+        """Keeps the rows [q, W] of each query. Those of a query that came before are replaced: a step that went on with
+        a text whose earlier piece failed made them of nothing, and is run again."""
+        self._rows |= dict(zip(numbers.tolist(), rows, strict=True))
+        self._joined = None
+
+    def joined(self) -> tuple[Counts, Tensor]:
+        """Numbers of the queries, ascending, and their rows end to end; joined again only after queries came."""
+        if self._joined is None:
+            numbers = np.array(sorted(self._rows))
+            self._joined = (numbers, self.rows_of(numbers))
+        return self._joined
+
+    def compared_with(self, documents: Counts, layout: Layout) -> tuple[Counts, Tensor]:
+        """Numbers and rows, end to end, of the queries that documents are compared with: all so far, or the own query
+        of each."""
+        return (documents, self.rows_of(documents)) if layout is Layout.PAIRS else self.joined()
+
+    def rows_of(self, numbers: Counts) -> Tensor:
+        """Rows of these queries end to end."""
+        return torch.cat([self._rows[number] for number in numbers.tolist()])
+
+
+def averaged(scores: Scores, query_rows: Counts, document_rows: Counts, layout: Layout) -> Scores:
+    """Divides scores [Q, S], or [P, 1] for pairs, by the rows of their query; documents without rows keep theirs."""
+    empty = document_rows[:, None] == 0 if layout is Layout.PAIRS else document_rows == 0
+    divisors = np.where(empty, 1, np.maximum(query_rows[:, None], 1)).astype(np.float32)
+    means: Scores = np.divide(scores, divisors, dtype=np.float32)
+    return means
+
+
+def comparing_flops(width: int, explain: bool = False) -> int:
+    """Operations of one similarity, as an estimate.
+
+    They are the product and a maximum. The maximum takes as long as about a hundred operations, with the place of the
+    winner five hundred more: seen by hand on two processors, no result file has it.
+    """
+    return 2 * width + (600 if explain else 100)
+
+
 def by_length(sequences: Sequences) -> list[tuple[int, ...]]:
-    """Units of one sequence each, the shortest first."""
+    """Makes units of one sequence each, the shortest first."""
     if len(sequences) == 1:
         return [(0,)]
     return [(number,) for number in np.argsort(sequences.lengths, kind="stable").tolist()]
@@ -191,7 +256,7 @@ class LookUpJob(TextJob):
         self._tokens, self._top_k, self._table = job.tokens, work.sparse_top_k, table
 
     def put(self, slice_rows: SliceRows) -> None:
-        """The step made nothing."""
+        """Does nothing, because the step made no rows."""
 
     def result(self) -> JobResult:
         """Vectors of all sequences."""

@@ -10,15 +10,14 @@ import torch
 from torch import Tensor
 
 from gpu_worker.device.transfer import Array, StepDownload, to_device
-from gpu_worker.engine.jobs.comparing import ComparingJob, QueryRows, averaged, comparing_flops
-from gpu_worker.engine.jobs.job import TextJob
+from gpu_worker.engine.jobs.job import ComparingJob, QueryRows, TextJob, averaged, comparing_flops
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.engine.step.outputs import Compared, Outputs, SliceRows, Wanted
 from gpu_worker.engine.step.rows import RowFormat, byte_view
 from gpu_worker.engine.step.sequences import Selection, Sequences
 from gpu_worker.kernels.maxsim.maxsim_kernels import Comparison, MaxSimKernel, Texts, winners
 from gpu_worker.kernels.rows import row_kernels
-from gpu_worker.ragged.texts import Counts
+from gpu_worker.ragged.batch import Counts
 from shared.errors import DimensionMismatch, InvalidInput
 from shared.jobs import Job, JobResult, MaxSim
 from shared.vectors import DataType, Layout, MultiVectors
@@ -124,7 +123,8 @@ class TextMaxSimJob(TextJob, ComparingJob):
             self.documents.put(*self._documents_of(slice_rows), compared)
 
     def _documents_of(self, slice_rows: SliceRows) -> tuple[int, int]:
-        """The first document of the units of a job slice, and the one behind the last: 0 or less where it has none."""
+        """Finds the first document of the units of a job slice, and the one behind the last: 0 or less where it has
+        none."""
         return max(0, slice_rows.start - self.first_document), slice_rows.stop - self.first_document
 
     def result(self) -> JobResult:
@@ -252,6 +252,7 @@ class CallerDocuments:
 
 
 def _rows_on_device(vectors: MultiVectors, unit: bool, device: torch.device, half: bool) -> Tensor:
-    """Rows [N, D] on the device, of unit length if `unit`; `half` keeps half precision, otherwise they are float32."""
+    """Makes rows [N, D] on the device, of unit length if `unit`; `half` keeps half precision, otherwise they are
+    float32."""
     rows = to_device(row_kernels.unpack(vectors, half), device)
     return row_kernels.choose(device).finished(rows, None, 0, True) if unit else rows

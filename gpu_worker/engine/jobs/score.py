@@ -12,8 +12,16 @@ import numpy as np
 from torch import Tensor
 
 from gpu_worker.device.transfer import DownloadedArray, StepDownload
-from gpu_worker.engine.jobs.comparing import ComparingJob, QueryRows, Scores, averaged, comparing_flops
-from gpu_worker.engine.jobs.job import LOOKED_UP, TextJob, by_length
+from gpu_worker.engine.jobs.job import (
+    LOOKED_UP,
+    ComparingJob,
+    QueryRows,
+    Scores,
+    TextJob,
+    averaged,
+    by_length,
+    comparing_flops,
+)
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.engine.step.outputs import Compared, Outputs, SliceRows, Wanted
 from gpu_worker.engine.step.rows import RowFormat
@@ -23,7 +31,7 @@ from gpu_worker.kernels.rows import row_kernels
 from gpu_worker.model.heads import sparse_vectors
 from gpu_worker.model.heads.heads import Heads
 from gpu_worker.model.heads.sparse_vectors import Vector
-from gpu_worker.ragged.texts import Counts
+from gpu_worker.ragged.batch import Counts
 from shared.jobs import HybridWeights, JobResult, RaggedTokens, Score
 from shared.query_table import QueryTable
 from shared.vectors import Layout, ScoringMethod
@@ -260,7 +268,7 @@ def _places(compared: Compared, layout: Layout) -> tuple[Counts, ...]:
 def _winners(
     query: Tensor, documents: PackedSequences, outputs: Outputs, download: StepDownload
 ) -> tuple[DownloadedArray, DownloadedArray]:
-    """Similarity and place of the token of each document that won for each row [q, W] of the only query."""
+    """Finds the similarity and place of the token of each document that won for each row [q, W] of the only query."""
     tables = winners(query, outputs.rows_in_place, outputs.texts_of(documents), outputs.selected_mask())
     similarities, places = (download.add_tensor(table) for table in tables)
     return similarities, places

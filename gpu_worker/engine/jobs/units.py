@@ -97,7 +97,7 @@ def _families(
 
 
 def _joined(members: Sequence[tuple[int, int]], lengths: Counts, together: int) -> dict[int, int]:
-    """The members of a family that join the unit of the one before, with the tokens that they share with it."""
+    """Finds the members of a family that join the unit of the one before, with the tokens that they share with it."""
     joined: dict[int, int] = {}
     unit = together  # what the unit costs so far
     for number, count in members:
@@ -111,7 +111,7 @@ def _joined(members: Sequence[tuple[int, int]], lengths: Counts, together: int) 
 
 
 def cost_of_shared(tokens: int) -> int:
-    """The cost of so many tokens that a text shares with another of its unit."""
+    """Computes the cost of so many tokens that a text shares with another of its unit."""
     return -(-tokens // SHARED_COST)
 
 
@@ -168,7 +168,7 @@ class PieceLimits:
     together: int = 0
 
     def alike(self, sequences: Sequences, groups: Sequence[Group]) -> Alike:
-        """What sequences share with each other, and the order of their groups."""
+        """Finds which sequences share tokens with each other, and the order of their groups."""
         if not self.shares or len(sequences) < 2:
             return Alike.none(groups)
         return Alike.of(sequences, groups, self.longest, self.cache_tokens, self.together)
@@ -234,9 +234,9 @@ class Units:
         taken = {number: (lengths[number] - shared[number]) * token_bytes for number in cut}
         returned = dict(taken)
         for run in alike.runs:
-            together = sum(taken[number] for number in run)
-            taken |= {number: together * (number == run[0]) for number in run}
-            returned |= {number: together * (number == run[-1]) for number in run}
+            run_bytes = sum(taken[number] for number in run)
+            taken |= {number: run_bytes * (number == run[0]) for number in run}
+            returned |= {number: run_bytes * (number == run[-1]) for number in run}
         for group in groups:
             if cut.isdisjoint(group):
                 units._add(group, sum(lengths[number] for number in group))
@@ -274,7 +274,7 @@ class Units:
         return fork is not None and start == fork.shared
 
     def costs(self, alike: Alike) -> list[int]:
-        """The cost of each unit: tokens that it shares cost less."""
+        """Returns the cost of each unit: tokens that it shares cost less."""
         if not alike.sharing and not alike.forks:
             return self.tokens
         shared = alike.shared.tolist()

@@ -190,12 +190,13 @@ class Outputs:
             comparisons.downloaded = download.add_tensor(scores)
 
     def texts_of(self, packed: PackedSequences) -> Texts:
-        """Places of the sequences' tokens in the batch."""
+        """Finds the places of the sequences' tokens in the batch."""
         offsets = self._texts.offsets
         return Texts(starts=offsets[packed.places], lengths=np.diff(offsets)[packed.places])
 
     def selected_mask(self) -> Mask | None:
-        """Mask [T] of the batch: tokens of documents that were not selected are left out. None where all count."""
+        """Makes the mask [T] of the batch: tokens of documents that were not selected are left out. None where all
+        count."""
         if all(packed.sequences.selected.all() for packed, _ in self._in_place):
             return None
         mask: Mask = np.ones(self._texts.total, dtype=np.bool_)
@@ -345,7 +346,7 @@ class _Comparisons:
         return ScoreOutput(self, start, self._score_count)
 
     def joined_queries(self) -> Tensor:
-        """The query rows of all comparisons."""
+        """Joins the query rows of all comparisons."""
         return self._queries[0] if len(self._queries) == 1 else torch.cat(self._queries)
 
     @property
@@ -356,7 +357,7 @@ class _Comparisons:
 
 
 def _group_of(groups: dict[RowFormat, RowGroup], row_format: RowFormat) -> RowGroup:
-    """The group of all rows in a format; made for the first of them."""
+    """Finds the group of all rows in a format; made for the first of them."""
     group = groups.get(row_format)
     if group is None:
         group = groups[row_format] = RowGroup(row_format)
@@ -367,8 +368,8 @@ class _Gather:
     """Takes rows of a tensor [T, W] in the order of an index; returns the tensor itself where that is every row."""
 
     def __init__(self, index: Counts, total: int, upload: Upload) -> None:
-        whole = len(index) == total and bool((index == np.arange(total)).all())
-        self._index: UploadedArray | None = None if whole else upload.add_array(index)
+        takes_all = len(index) == total and bool((index == np.arange(total)).all())
+        self._index: UploadedArray | None = None if takes_all else upload.add_array(index)
 
     @property
     def index(self) -> Tensor | None:

@@ -16,7 +16,7 @@ from gpu_worker.engine.step.sequences import PackedSequences
 from gpu_worker.kernels.rows import row_kernels
 from gpu_worker.model.heads import sparse_vectors
 from gpu_worker.model.heads.sparse_vectors import Vector
-from gpu_worker.ragged.texts import Counts, Ids
+from gpu_worker.ragged.batch import Counts, Ids
 from shared.jobs import Rows
 from shared.vectors import DataType
 
@@ -167,9 +167,9 @@ class SparseGroup:
 
     def download_rows(self, weights: Tensor, download: StepDownload) -> None:
         """Downloads weights [n, vocabulary] float32: all of them, or the largest ones of each row with their ids."""
-        whole = not self._top_k or self._top_k >= weights.shape[1]
+        keeps_all = not self._top_k or self._top_k >= weights.shape[1]
         finite = download.add_tensor(torch.isfinite(weights.sum(dim=1)))
-        if whole:
+        if keeps_all:
             self._weights = [finite, download.add_tensor(weights)]
         else:
             values, ids = weights.topk(self._top_k, dim=1)
@@ -226,7 +226,7 @@ class Table:
             self._scales[places] = scales
 
     def all_rows(self) -> Rows:
-        """All rows, without a copy."""
+        """Returns all rows, without a copy."""
         return Rows(dimensions=self.dimensions, data=byte_view(self._data), scales=byte_view(self._scales))
 
 

@@ -38,8 +38,8 @@ class PooledTokens:
 
     @classmethod
     def of(cls, lengths: Counts, skip: Counts, ranges: TokenRanges | None) -> "PooledTokens":
-        """One row for each sequence of `lengths` [S], or for each range, without the first `skip` [S] tokens of the
-        sequence. Raises InvalidInput for a range of which no token is left."""
+        """Makes one row for each sequence of `lengths` [S], or for each range, without the first `skip` [S] tokens of
+        the sequence. Raises InvalidInput for a range of which no token is left."""
         if ranges is None:
             return cls(counts=np.ones(len(lengths), dtype=np.int64), skip=skip, stops=lengths, one_each=True)
         counts = np.array(ranges.counts, dtype=np.int64)
@@ -50,7 +50,7 @@ class PooledTokens:
         return cls(counts=counts, skip=starts, stops=stops)
 
     def rows_of(self, numbers: Counts) -> Counts:
-        """The rows of the sequences `numbers` [n], in their order."""
+        """Selects the rows of the sequences `numbers` [n], in their order."""
         if self.one_each:
             return numbers
         return row_ranges((np.cumsum(self.counts) - self.counts)[numbers], self.counts[numbers])
@@ -102,7 +102,7 @@ class Sequences:
         return self.adapter, self.key
 
     def ids_of(self, number: int) -> Ids:
-        """Token ids of one sequence."""
+        """Returns the token ids of one sequence."""
         return self.ids[self.offsets[number] : self.offsets[number + 1]]
 
     @cached_property
@@ -112,7 +112,7 @@ class Sequences:
         return counts
 
     def selected_places(self, numbers: Counts) -> Counts:
-        """Places of some sequences' selected tokens among all selected tokens of the job."""
+        """Finds the places of some sequences' selected tokens among all selected tokens of the job."""
         counts = self.selected_counts
         return row_ranges((np.cumsum(counts) - counts)[numbers], counts[numbers])
 

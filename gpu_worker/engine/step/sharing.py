@@ -46,14 +46,14 @@ class SharedTokens:
         counts: Counts = np.zeros(len(sharers), dtype=np.int64)
         texts = [sharer.tokens for sharer in sharers]
         kinds = [(sharer.kind, sharer.alone * place) for place, sharer in enumerate(sharers, 1)]
-        alike = sorted(families(texts, kinds), key=lambda family: kinds[family[0]])  # by adapter
-        for family in alike:
+        alike_texts = sorted(families(texts, kinds), key=lambda family: kinds[family[0]])  # by adapter
+        for family in alike_texts:
             counts[family] = shared_with_previous(texts, family)
         counts[[sharer.leader for sharer in sharers]] = 0
         if counts.sum() < max(1, (0 if joined else LEAST_SPARED) * sum(map(len, texts))):
             return cls(sharers=sharers, counts=np.zeros_like(counts))
-        followers = [place for family in alike for place in family if counts[place]]
-        return cls(sharers=sharers, counts=counts, families=alike, followers=followers)
+        followers = [place for family in alike_texts for place in family if counts[place]]
+        return cls(sharers=sharers, counts=counts, families=alike_texts, followers=followers)
 
     def behind(self, begins: Sequence[int], end: int) -> list[Piece]:
         """The followers, in the order of `followers`, as pieces of a batch whose other tokens end at row `end`.
@@ -76,7 +76,7 @@ NONE_SHARED = SharedTokens(sharers=(), counts=np.zeros(0, dtype=np.int64))
 
 
 def families(texts: Sequence[Ids], kinds: Sequence[Hashable]) -> list[list[int]]:
-    """The places of texts that share their first LEAST tokens and their kind: lists of two or more.
+    """Finds the places of texts that share their first LEAST tokens and their kind: lists of two or more.
 
     A family is sorted by the bytes of its texts. So no earlier member of it shares more tokens with a text than the
     text right before it.

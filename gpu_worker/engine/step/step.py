@@ -90,7 +90,8 @@ class Step:
         return cls(batch=batch, texts=texts, packed=packed, shared_tokens=sum(piece.spared for piece in parts))
 
     def hidden_of_texts(self, hidden: Tensor) -> Tensor:
-        """Hidden states of `texts`, from those of the batch [T, H]. Keeps those of pieces until their text ends."""
+        """Collects the hidden states of `texts`, from those of the batch [T, H]. Keeps those of pieces until their text
+        ends."""
         batch = self.batch
         assert batch is not None
         if not batch.pieces:
@@ -132,7 +133,7 @@ class _WholeTexts:
         return cls(texts, bounds, columns)
 
     def order(self, followers: Sequence[int]) -> Counts:
-        """The places of all texts in the order of the batch: by adapter, length and tail; last, as they come, the
+        """Finds the places of all texts in the order of the batch: by adapter, length and tail; last, as they come, the
         `followers`."""
         count = len(self.texts)
         if count < 2:

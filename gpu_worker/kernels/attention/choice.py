@@ -4,7 +4,7 @@ import torch
 
 from gpu_worker.kernels.attention.equal_runs import EqualRuns
 from gpu_worker.kernels.attention.interface import PackedAttention
-from gpu_worker.kernels.attention.native import NativeAttention, serves
+from gpu_worker.kernels.attention.native_attention import NativeAttention, serves
 from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.cpu.library import supported

@@ -45,7 +45,7 @@ def _attend(
     into: Tensor,
     past: int = 0,
 ) -> None:
-    """query [N, H, L, D], key and value [N, Hkv, K, D] -> `into` [N, H, L, D]; see `_written_out`."""
+    """Attends: query [N, H, L, D], key and value [N, Hkv, K, D] -> `into` [N, H, L, D]; see `_written_out`."""
     if terms.softcap is None:
         into.copy_(fused(query, key, value, terms, attended, past))
     else:
@@ -53,7 +53,7 @@ def _attend(
 
 
 def by_sequence(states: Tensor, run: LengthRun) -> Tensor:
-    """[H, N x L, D] -> [N, H, L, D], a view."""
+    """Views states [H, N x L, D] by sequence: [N, H, L, D]."""
     heads, _, width = states.shape
     return states.view(heads, run.count, run.length, width).transpose(0, 1)
 
@@ -92,11 +92,11 @@ def _written_out(
     into: Tensor,
     past: int = 0,
 ) -> None:
-    """query [N, H, L, D], key and value [N, Hkv, K, D] -> `into` [N, H, L, D]. Only the first `attended` keys count;
-    `past` of them precede the first query."""
+    """Attends by written-out scores: query [N, H, L, D], key and value [N, Hkv, K, D] -> `into` [N, H, L, D]. Only the
+    first `attended` keys count; `past` of them precede the first query."""
     count, heads, length, _ = query.shape
-    whole = query.device.type != "cpu"  # there is no processor's cache to fit: everything at once
-    fit = count * heads * length if whole else max(1, BLOCK_SCORES // attended)
+    at_once = query.device.type != "cpu"  # no block must fit into a processor's cache
+    fit = count * heads * length if at_once else max(1, BLOCK_SCORES // attended)
     mask = terms.mask(length, attended, query.device, past)
     # An unattended tail may lie so far behind its window that it sees nothing. There softmax would give NaN; zeros are
     # what PyTorch's fused kernel gives.

@@ -37,7 +37,7 @@ class AttentionTerms:
     bias: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def mask(self, length: int, attended: int, device: torch.device, past: int = 0) -> Tensor | None:
-        """Mask [L, A] bool: True where token `past` + i (row) may see token j; None for all."""
+        """Makes the mask [L, A] bool: True where token `past` + i (row) may see token j; None for all."""
         end = past + length
         if not self.causal and not self.reaches_less_than(end):
             return None
@@ -101,8 +101,8 @@ class PackedAttention(LayerAttention, Protocol):
             output[: beginnings.total] = self(q, k, v, beginnings, terms)
         for piece, rows in zip(batch.pieces, batch.piece_rows(), strict=True):
             if piece.start:
-                seen = piece.slots(rows.start)
-                keys, values = (_states_of(seen, of_cache, side, states) for side, states in enumerate((key, value)))
+                places = piece.slots(rows.start)
+                keys, values = (_states_of(places, of_cache, side, states) for side, states in enumerate((key, value)))
                 output[rows] = self.attend_piece(query[:, rows], keys, values, terms)
         return output
 
@@ -140,7 +140,7 @@ def explicit(query: Tensor, key: Tensor, value: Tensor, terms: AttentionTerms, a
 
 
 class OneByOne(PackedAttention):
-    """The obvious twin of all kernels: one sequence after the other, written out. Serves where no faster kernel can."""
+    """The obvious twin that tests compare all kernels with: one sequence after the other, written out."""
 
     name = "one-by-one"
     capturable = False
@@ -250,7 +250,7 @@ class AttentionCall:
 def attend_uncapped(
     module: nn.Module, *arguments: Any, softcap: float | None = None, **options: Any
 ) -> tuple[Tensor, None]:
-    """`attend` that ignores its `softcap`."""
+    """Attends as `attend` does, and ignores its `softcap`."""
     return attend(module, *arguments, **options)
 
 

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from gpu_worker.kernels.attention.equal_runs import EqualRuns
 from gpu_worker.kernels.attention.interface import AttentionTerms, PackedAttention
-from gpu_worker.ragged.batch import RaggedBatch, Span
+from gpu_worker.ragged.batch import AttentionLaunch, RaggedBatch
 
 
 class Varlen(PackedAttention):
-    """PyTorch's FlashAttention over packed sequences, launched once for each span of a batch, in half precision.
+    """PyTorch's FlashAttention over packed sequences, launched once or twice for a batch, in half precision.
 
     It has no softcap and no bias, and lines up the last query with the last key that counts. So causal layers and
-    windows run as equal runs where some keys do not count. A batch is read only by its spans, so
+    windows run as equal runs where some keys do not count. A batch is read only by its launches, so
     layers can be compiled.
 
     Its signature grew with PyTorch 2.13. Since then grouped heads must be announced, and it takes the number of keys
@@ -40,17 +40,17 @@ class Varlen(PackedAttention):
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, batch: RaggedBatch, terms: AttentionTerms) -> Tensor:
         assert terms.softcap is None
         assert terms.bias is None
-        tails = any(span.keys is not None for span in batch.spans)
+        tails = any(launch.keys is not None for launch in batch.launches)
         if tails and (terms.causal or terms.window is not None):
             return self._equal_runs(query, key, value, batch, terms)
         q, k, v = (states.transpose(0, 1) for states in (query, key, value))
-        if len(batch.spans) == 1:
-            return self._attend_span(q, k, v, k, v, batch.spans[0], terms)
-        rows = [slice(span.start, span.stop) for span in batch.spans]
+        if len(batch.launches) == 1:
+            return self._attend_launch(q, k, v, k, v, batch.launches[0], terms)
+        rows = [slice(launch.start, launch.stop) for launch in batch.launches]
         return torch.cat(
             [
-                self._attend_span(q[tokens], k[tokens], v[tokens], k, v, span, terms)
-                for span, tokens in zip(batch.spans, rows, strict=True)
+                self._attend_launch(q[tokens], k[tokens], v[tokens], k, v, launch, terms)
+                for launch, tokens in zip(batch.launches, rows, strict=True)
             ]
         )
 
@@ -64,17 +64,24 @@ class Varlen(PackedAttention):
         output: Tensor = self._attend(q, k, v, *sides, len(q), len(k), **options)
         return output
 
-    def _attend_span(
-        self, q: Tensor, k: Tensor, v: Tensor, all_k: Tensor, all_v: Tensor, span: Span, terms: AttentionTerms
+    def _attend_launch(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        all_k: Tensor,
+        all_v: Tensor,
+        launch: AttentionLaunch,
+        terms: AttentionTerms,
     ) -> Tensor:
         options = self._options(terms, grouped=q.shape[1] != k.shape[1])
-        query_ends, longest = span.cu_seqlens, span.longest
+        query_ends, longest = launch.cu_seqlens, launch.longest
         key_ends, longest_key = query_ends, longest
-        if span.keys is not None and "seqused_k" in self._arguments:
-            options["seqused_k"] = span.keys.counts
-        elif span.keys is not None:
-            k, v = (states.index_select(0, span.keys.rows) for states in (all_k, all_v))
-            key_ends, longest_key = span.keys.cu_seqlens, span.keys.longest
+        if launch.keys is not None and "seqused_k" in self._arguments:
+            options["seqused_k"] = launch.keys.counts
+        elif launch.keys is not None:
+            k, v = (states.index_select(0, launch.keys.rows) for states in (all_k, all_v))
+            key_ends, longest_key = launch.keys.cu_seqlens, launch.keys.longest
         output: Tensor = self._attend(q, k, v, query_ends, key_ends, longest, longest_key, **options)
         return output
 
@@ -100,6 +107,7 @@ def ends(count: int, device: torch.device) -> Tensor:
 
 
 def reach(terms: AttentionTerms) -> tuple[int, int]:
-    """The numbers of tokens that a token sees to its left and right, in FlashAttention's form; -1 for no bound."""
+    """Computes the numbers of tokens that a token sees to its left and right, in FlashAttention's form; -1 for no
+    bound."""
     left = -1 if terms.window is None else terms.window - 1
     return left, 0 if terms.causal else left

@@ -68,7 +68,7 @@ def build(instructions: InstructionSet, compiler: str, more_flags: Sequence[str]
 
 
 def compiler() -> str:
-    """The C++ compiler: CXX, or g++. Raises BuildError where there is none."""
+    """Finds the C++ compiler: CXX, or g++. Raises BuildError where there is none."""
     named = os.environ.get("CXX", "g++")
     path = shutil.which(named)
     if path is None:

@@ -55,7 +55,7 @@ class KernelLibrary:
 
 
 def load() -> KernelLibrary:
-    """The library of this process: the best one that is built and fits. Loads it once."""
+    """Loads the library of this process once: the best one that is built and fits."""
     with _loading:
         return _loaded()
 
@@ -67,8 +67,10 @@ def _loaded() -> KernelLibrary:
         return KernelLibrary(missing=f"none are made for this processor ({torch.backends.cpu.get_cpu_capability()})")
     built = [instructions for instructions in sets if path_of(instructions).exists()]
     if not built:
-        others = any(BUILT.glob("*.so"))
-        reason = "those that are built are for another processor, PyTorch or source" if others else "none are built"
+        built_elsewhere = any(BUILT.glob("*.so"))
+        reason = (
+            "those that are built are for another processor, PyTorch or source" if built_elsewhere else "none are built"
+        )
         return KernelLibrary(missing=f"{reason}; {COMMAND} builds them")
     try:
         torch.ops.load_library(path_of(built[0]))
@@ -100,7 +102,7 @@ def path_of(instructions: InstructionSet) -> Path:
 
 @cache
 def _digest(instructions: InstructionSet) -> str:
-    """A short digest of the sources and the compiler's flags."""
+    """Computes a short digest of the sources and the compiler's flags."""
     digest = hashlib.sha256(" ".join(instructions.flags).encode())
     for path in source_files():
         digest.update(path.name.encode() + path.read_bytes())

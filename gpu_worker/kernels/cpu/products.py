@@ -53,5 +53,5 @@ def blocked(weight: Tensor, block: int) -> Tensor:
 
 
 def up_to(count: int, step: int) -> int:
-    """The next multiple of `step`."""
+    """Rounds up to the next multiple of `step`."""
     return -(-count // step) * step

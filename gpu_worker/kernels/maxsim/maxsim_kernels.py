@@ -1,4 +1,4 @@
-"""MaxSim: what is compared, the kernels but Triton's (`kernel`), the choice among them, and the explanation of a score.
+"""MaxSim: what is compared, all kernels but Triton's (`triton_maxsim`), the choice among them, explanations of scores.
 
 Comparisons are described on the host: which rows of which tensors belong to which text. No I/O.
 """
@@ -25,7 +25,7 @@ EMPTY_DOCUMENT = -1e9
 COMPARED = 16_384 * 32
 """Limit for similarities in memory at once where PyTorch compares, whatever the lengths."""
 EXPLAINED = 2_097_152
-"""The same where scores are explained."""
+"""Limit for similarities in memory at once where PyTorch compares and explains scores."""
 
 Mask = npt.NDArray[np.bool_]
 
@@ -109,7 +109,7 @@ def choose(device: torch.device, width: int) -> MaxSimKernel:
         return NativeMaxSim(kernels) if torch.float32 in kernels.formats else PlainMaxSim()
     if device.type == "cuda":
         try:
-            from gpu_worker.kernels.maxsim.kernel import TritonMaxSim
+            from gpu_worker.kernels.maxsim.triton_maxsim import TritonMaxSim
         except ImportError:  # PyTorch without Triton, which comes with its CUDA wheels on Linux only
             return PlainMaxSim()
         kernel = TritonMaxSim()
@@ -148,7 +148,7 @@ class NativeMaxSim:
 
 
 def _places(texts: Sequence[Texts]) -> tuple[Tensor, Tensor]:
-    """First rows and numbers of rows [n] int64 of all texts."""
+    """Finds the first rows and numbers of rows [n] int64 of all texts."""
     nothing = np.empty(0, np.int64)
     starts, lengths = [nothing, *(part.starts for part in texts)], [nothing, *(part.lengths for part in texts)]
     return torch.from_numpy(np.concatenate(starts)), torch.from_numpy(np.concatenate(lengths))
@@ -178,7 +178,8 @@ class PlainMaxSim:
 
 
 def score_of(query: Tensor, document: Tensor) -> Tensor:
-    """The sum over a query's rows [q, D] of the largest product with a row of a document [d, D], all float32."""
+    """Computes the sum over a query's rows [q, D] of the largest product with a row of a document [d, D], all
+    float32."""
     if not len(document):
         return query.new_full((), EMPTY_DOCUMENT)
     best = query.new_full((len(query),), float("-inf"))

@@ -1,7 +1,7 @@
 """Operations on rows: sums of row ranges; rows cut, normalised, and packed into bytes. Tensors without I/O.
 
 It holds what all kernels promise, the kernels of processors (ours in C++, and PyTorch's operators as their twin), and
-the choice among these and Triton's (`kernel`).
+the choice among these and Triton's (`triton_rows`).
 """
 
 from collections.abc import Callable
@@ -19,7 +19,8 @@ from gpu_worker.device.transfer import Upload
 from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.kernels.cpu.products import product
-from gpu_worker.ragged.texts import Counts, row_ranges
+from gpu_worker.ragged.batch import Counts
+from gpu_worker.ragged.texts import row_ranges
 from shared.vectors import DataType, MultiVectors
 
 PoolRows = Callable[[Tensor], Tensor]
@@ -90,7 +91,7 @@ def choose(device: torch.device) -> RowKernels:
         kernels = library.load()
         return NativeRows(kernels) if kernels.formats and device.type == "cpu" else PlainRows()
     try:
-        from gpu_worker.kernels.rows.kernel import TritonRows
+        from gpu_worker.kernels.rows.triton_rows import TritonRows
     except ImportError:  # PyTorch without Triton, which comes with its CUDA wheels on Linux only
         return PlainRows()
     triton_rows = TritonRows()
@@ -176,7 +177,7 @@ class NativeRows:
         return finite
 
     def _finished(self, rows: Tensor, index: Tensor | None, dimensions: int, unit: bool) -> tuple[Tensor, Tensor]:
-        """Finished rows [n, D] float32, and which of them consist of finite numbers [n]."""
+        """Returns finished rows [n, D] float32, and which of them consist of finite numbers [n]."""
         if rows.dtype not in self._formats:
             rows, index = (rows if index is None else rows.index_select(0, index)).float(), None
         values, finite = torch.ops.selvage.finished_rows(rows.contiguous(), index, dimensions, unit)

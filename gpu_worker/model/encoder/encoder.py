@@ -78,7 +78,7 @@ class EqualLengthEncoder(Encoder):
         return torch.cat([self._run(batch, run) for run in batch.runs()])
 
     def _run(self, batch: RaggedBatch, run: LengthRun) -> Tensor:
-        """Hidden states [N x L, H] of N neighbouring sequences of length L."""
+        """Computes the hidden states [N x L, H] of N neighbouring sequences of length L."""
         rows = slice(run.start, run.stop)
         ids = batch.ids[0, rows].view(run.count, run.length)
         mask = torch.ones_like(ids)

@@ -13,7 +13,7 @@ from gpu_worker.kernels.attention.interface import (
     PieceAttention,
     is_causal,
 )
-from gpu_worker.model.adapters.adapted_linear import step_adapters_of
+from gpu_worker.model.adapters.lora import step_adapters_of
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.texts import TokenTypes
@@ -46,12 +46,12 @@ class PackedEncoder(Encoder):
         return self._run(attention_of(batch, self.attention), batch)
 
     def run_counting(self, batch: RaggedBatch) -> tuple[Tensor, int]:
-        """Last hidden states [T, H], and how many layers attended through the packed attention."""
+        """Computes the last hidden states [T, H], and how many layers attended through the packed attention."""
         counter = _AttentionCounter(self.attention)
         return self._run(attention_of(batch, counter), batch), counter.calls
 
     def _run(self, attention: LayerAttention, batch: RaggedBatch) -> Tensor:
-        """Last hidden states [T, H], with layers that attend through `attention`."""
+        """Computes the last hidden states [T, H], with layers that attend through `attention`."""
         if self._step_adapters is not None:
             self._step_adapters.enter(batch)
         inputs = inputs_of(batch)

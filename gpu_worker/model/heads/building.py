@@ -125,10 +125,10 @@ class HeadBuilder:
             raise ModelRefused(
                 f"{_config_file(layer)}: in_features is {layer.inputs}, and rows of {width} numbers come in"
             )
-        wanted = [layer.outputs or shape[0], width]
-        if list(shape) != wanted:
+        needed_shape = [layer.outputs or shape[0], width]
+        if list(shape) != needed_shape:
             raise ModelRefused(
-                f"{layer.weights}: {layer.keys['weight']} has the shape {list(shape)}, its place wants {wanted}"
+                f"{layer.weights}: {layer.keys['weight']} has the shape {list(shape)}, its place wants {needed_shape}"
             )
         residual = None
         if layer.residual:
@@ -144,12 +144,13 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 
 
 def _config_file(layer: LayerRecipe) -> str:
-    """Path of the file that describes a layer."""
+    """Finds the path of the file that describes a layer."""
     return f"{layer.weights.rpartition('/')[0]}/config.json"
 
 
 def _activation(layer: LayerRecipe) -> nn.Module:
-    """The activation of a layer: a class of torch.nn, named with dots, that needs no arguments. Raises ModelRefused."""
+    """Reads the activation of a layer: a class of torch.nn, named with dots, that needs no arguments. Raises
+    ModelRefused."""
     name, setting = layer.activation, f"{_config_file(layer)}: activation_function {layer.activation}"
     activation_class = getattr(nn, name.rpartition(".")[2], None)
     if not (inspect.isclass(activation_class) and issubclass(activation_class, nn.Module)):

@@ -13,8 +13,8 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from gpu_worker.device.transfer import Upload
 from gpu_worker.kernels.rows.row_kernels import PoolRows
 from gpu_worker.model.heads.pooling import plan_pooling, pool
-from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.texts import Counts, PackedTexts
+from gpu_worker.ragged.batch import Counts, RaggedBatch
+from gpu_worker.ragged.texts import PackedTexts
 
 CHUNK_ELEMENTS = 16 * 1024 * 1024
 """Most logits of a masked-LM head in memory at once: 64 MiB in float32, whatever the step and the vocabulary."""
@@ -42,7 +42,7 @@ class DenseHead(nn.Module):
         return lambda hidden: self.layers(pool_rows(hidden))
 
     def forward(self, hidden: Tensor, batch: RaggedBatch) -> Tensor:
-        """hidden [T, H] -> [S, width] float32, of all texts of a batch."""
+        """Pools and projects: hidden [T, H] -> [S, width] float32, of all texts of a batch."""
         output: Tensor = self.layers(pool(hidden, batch, self.poolings))
         return output
 
@@ -57,7 +57,7 @@ class MultiVectorHead(nn.Module):
         self.skip_first, self.mean = skip_first, mean
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Token vectors: hidden [T, H] -> [T, width] of the same type, not normalised."""
+        """Projects token vectors: hidden [T, H] -> [T, width] of the same type, not normalised."""
         output: Tensor = self.layers(hidden)
         return output
 
@@ -178,7 +178,7 @@ class YesNoClassifier(SequenceClassifier):
         return lambda hidden: self._odds(last(hidden))
 
     def _odds(self, last: Tensor) -> Tensor:
-        """Log-odds of the last rows: [n, H] float32 -> [n, 1]."""
+        """Computes the log-odds of the last rows: [n, H] float32 -> [n, 1]."""
         logits: Tensor = self.linear(last)
         if self.softcap is not None:
             logits = (logits / self.softcap).tanh() * self.softcap
@@ -198,7 +198,7 @@ class TokenClassifier(nn.Module):
         self.head = head
 
     def forward(self, rows: Tensor) -> Tensor:
-        """rows [N, H] -> [N, labels] float32."""
+        """Computes logits of pooled rows: rows [N, H] -> [N, labels] float32."""
         output: Tensor = self.head(rows[None])
         return output[0].float()
 
@@ -304,7 +304,7 @@ class TransformersHead(nn.Module):
         self.model = model
 
     def forward(self, rows: Tensor) -> Tensor:
-        """rows [B, L, H] -> logits [B, L, labels] or [B, labels], in the model's dtype."""
+        """Runs transformers' head: rows [B, L, H] -> logits [B, L, labels] or [B, labels], in the model's dtype."""
         ids = torch.zeros(rows.shape[:2], dtype=torch.long, device=rows.device)
         logits: Tensor = self.model(input_ids=ids, inputs_embeds=rows, return_dict=True).logits
         return logits

@@ -14,8 +14,8 @@ from torch import Tensor
 from gpu_worker.device.transfer import Upload
 from gpu_worker.kernels.rows import row_kernels
 from gpu_worker.kernels.rows.row_kernels import PoolRows, WeightedRanges
-from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.texts import Counts, Ids, row_ranges
+from gpu_worker.ragged.batch import Counts, Ids, RaggedBatch
+from gpu_worker.ragged.texts import row_ranges
 from shared.card import LateInteraction
 from shared.vectors import InputType
 
@@ -137,9 +137,9 @@ def instruction_ends(ids: Ids, offsets: Counts, marks: Sequence[tuple[int, ...]]
     for mark in marks:
         starts = np.flatnonzero(_occurs(ids, mark))
         sequence = np.searchsorted(offsets, starts, side="right") - 1
-        whole = starts + len(mark) <= offsets[sequence + 1]
-        ending = (starts + len(mark) - offsets[sequence])[whole]
-        np.minimum.at(first_ends, sequence[whole], ending)
+        is_inside = starts + len(mark) <= offsets[sequence + 1]
+        ending = (starts + len(mark) - offsets[sequence])[is_inside]
+        np.minimum.at(first_ends, sequence[is_inside], ending)
     return np.where(first_ends == np.iinfo(np.int64).max, 0, first_ends)
 
 

@@ -1,6 +1,6 @@
 """Sparse vectors on the host: made from the weights that a step downloads, packed, compared. CPU only, no I/O.
 
-A vector is a pair of arrays: vocabulary ids [n] int32, ascending, and their weights [n] float32, all above zero.
+A vector is two arrays: vocabulary ids [n] int32, ascending, and their weights [n] float32, all above zero.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from gpu_worker.ragged.texts import Counts
+from gpu_worker.ragged.batch import Counts
 from shared.jobs import SparseRows
 
 Vector = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
@@ -81,7 +81,7 @@ def unpack(rows: SparseRows) -> list[Vector]:
 
 
 def matrix(queries: Sequence[Vector], documents: Sequence[Vector]) -> Weights:
-    """Dot products [Q, S] float32 of every query with every document.
+    """Computes the dot products [Q, S] float32 of every query with every document.
 
     Documents are bags of rows of a table [ids that documents have, 64 queries]; one table serves 64 queries at a time.
     """
@@ -101,7 +101,7 @@ def matrix(queries: Sequence[Vector], documents: Sequence[Vector]) -> Weights:
 
 
 def pairs(queries: Sequence[Vector], documents: Sequence[Vector]) -> Weights:
-    """Dot products [P] float32 of query i with document i."""
+    """Computes the dot products [P] float32 of query i with document i."""
     scores = np.empty(len(queries), dtype=np.float32)
     for index, (query, document) in enumerate(zip(queries, documents, strict=True)):
         _, left, right = np.intersect1d(query[0], document[0], assume_unique=True, return_indices=True)

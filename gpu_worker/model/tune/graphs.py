@@ -21,7 +21,7 @@ from gpu_worker.device.memory import reclaim
 from gpu_worker.device.transfer import Upload, UploadedArray
 from gpu_worker.model.encoder.encoder import Encoder, Run
 from gpu_worker.model.encoder.packed import PackedEncoder
-from gpu_worker.ragged.batch import RaggedBatch, Span
+from gpu_worker.ragged.batch import AttentionLaunch, RaggedBatch
 from gpu_worker.repository.files import first_line
 from shared.errors import ModelRefused
 
@@ -31,7 +31,7 @@ an H100 12 ms for twelve layers, while a graph of 8,192 tokens took 6 ms."""
 LONGEST = (64, 256, 1024, 8192)
 """Tokens of the longest sequence of a size."""
 ROOM = 8
-"""A size has room for so many times as many sequences as its tokens would fill with the longest: most texts are
+"""A size holds so many times as many sequences as its tokens would fill with the longest: most texts are
 shorter. With more, most attention tiles of a full batch would be empty, which takes time as well."""
 MEBIBYTE = 1024 * 1024
 INDUCTOR = "inductor"
@@ -165,8 +165,8 @@ class Graph:
 
     def __call__(self, batch: RaggedBatch) -> Tensor:
         """Last hidden states [T, H] of a batch: a view, which the next batch overwrites."""
-        (span,) = batch.spans
-        rows, ends, total = batch.uploaded.tensor, span.cu_seqlens, batch.total
+        (launch,) = batch.launches
+        rows, ends, total = batch.uploaded.tensor, launch.cu_seqlens, batch.total
         self._rows[: len(rows), :total].copy_(rows)
         if len(rows) < len(self._rows):
             self._rows[len(rows) :].zero_()
@@ -181,7 +181,7 @@ class Graph:
         It has no lengths and no other arrays on the host: code that reads them while it runs cannot be captured, and so
         fails.
         """
-        span = Span(
+        launch = AttentionLaunch(
             start=0,
             stop=self.bucket.tokens,
             longest=self.bucket.longest,
@@ -196,12 +196,12 @@ class Graph:
             attended=empty,
             layout=empty,
             uploaded=UploadedArray.on_device(self._rows),
-            spans=(span,),
+            launches=(launch,),
         )
 
 
 class GraphedEncoder(Encoder):
-    """Runs a batch by the smallest graph that holds it. Where none does, and with parts or tails, `packed` runs it as
+    """Runs a batch by the smallest graph that holds it. Where none does, and with pieces or tails, `packed` runs it as
     its layers are written.
 
     For half precision only: all results of a step are float32, so none is a view of the hidden states, which the next
@@ -224,9 +224,9 @@ class GraphedEncoder(Encoder):
 
     def graph_of(self, batch: RaggedBatch) -> Graph | None:
         """The graph that a batch runs by; None where it runs without one."""
-        if batch.pieces or len(batch.spans) > 1 or batch.spans[0].keys is not None:
+        if batch.pieces or len(batch.launches) > 1 or batch.launches[0].keys is not None:
             return None
-        size = batch.total, len(batch.lengths), batch.spans[0].longest
+        size = batch.total, len(batch.lengths), batch.launches[0].longest
         return next((graph for graph in self.graphs if graph.bucket.holds(*size)), None)
 
     def __call__(self, batch: RaggedBatch) -> Tensor:

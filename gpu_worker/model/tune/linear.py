@@ -25,7 +25,7 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.kernels.cpu.products import DEPTH, Product
-from gpu_worker.model.native.linear import QuantizedLinear, block_of
+from gpu_worker.model.native.packed_linear import QuantizedLinear, block_of
 from shared.errors import ModelRefused
 
 Linear = Literal["auto", "int8"]
@@ -192,8 +192,8 @@ def install_int8(base: nn.Module, heads: Iterable[nn.Module] = ()) -> str:
         if id(layer) not in replacements:
             replacements[id(layer)] = Int8Linear(layer)
         setattr(parent, name, replacements[id(layer)])
-    left = len(layers) - len(fitting)
-    return f"{len(fitting)} linear layers in int8 by token, {left} left as they are"
+    unfit = len(layers) - len(fitting)
+    return f"{len(fitting)} linear layers in int8 by token, {unfit} left as they are"
 
 
 def _fits(layer: nn.Linear) -> bool:

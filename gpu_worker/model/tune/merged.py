@@ -35,24 +35,25 @@ class MergedWeights:
 class LastProduct:
     """The merged product that a model computed last, kept until all layers of its group have their columns.
 
-    `columns` [.., sum of outputs] is what the weights `product` make of `states` [.., in]. `left` layers of the group
-    still have to take theirs. The groups of a model share this object: the next group's product replaces the last one.
+    `columns` [.., sum of outputs] is what the weights `product` make of `states` [.., in]. `waiting` layers of the
+    group still have to take their columns. The groups of a model share this object: the next group's product replaces
+    the last one.
     """
 
     product: MergedWeights | None = None
     states: Tensor | None = None
     columns: Tensor | None = None
-    left: int = 0
+    waiting: int = 0
 
     def columns_of(self, product: MergedWeights, states: Tensor) -> Tensor:
         """Returns all columns [.., sum of outputs]; computes them where another product or other states were last."""
         if self.product is not product or self.states is not states or self.columns is None:
             self.columns = None  # frees its memory first
-            self.product, self.states, self.left = product, states, product.sharers
+            self.product, self.states, self.waiting = product, states, product.sharers
             self.columns = F.linear(states, product.weight, product.bias)
         columns = self.columns
-        self.left -= 1
-        if not self.left:
+        self.waiting -= 1
+        if not self.waiting:
             self.product = self.states = self.columns = None
         return columns
 
@@ -73,7 +74,7 @@ class MergedLinear(nn.Linear):
         return self._last.columns_of(self.product, states)[..., self._columns]
 
     def apart(self) -> nn.Linear:
-        """The layer by itself, over the same weights."""
+        """Makes the layer by itself, over the same weights."""
         linear = nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
         linear.weight, linear.bias = self.weight, self.bias
         return linear

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from gpu_worker.kernels.cpu import library
 from gpu_worker.model.encoder.encoder import Encoder, Run, StaticEncoder
 from gpu_worker.model.heads.heads import CutRows, Heads, SpladeHead, Unit
-from gpu_worker.model.native.model import NativeEncoder
+from gpu_worker.model.native.native_model import NativeEncoder
 from gpu_worker.model.tune.linear import EvenGelu, NativeLinear
-from gpu_worker.model.verify.pieces import run_in_pieces
+from gpu_worker.model.verify.piece_check import run_in_pieces
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.ragged.batch import RaggedBatch
 
@@ -56,12 +56,12 @@ def reason_for_other_bits(encoder: Encoder, heads: Heads, probes: Probes, *, pie
     numbers = range(len(probes.texts))[:COMPARED]
     with torch.inference_mode():
         batches = [probes.batch([number], encoder) for number in numbers]
-        alone = [_rows(heads, encoder(batch), batch) for batch in batches]
-        together = probes.batch(numbers[::-1], encoder)
+        rows_alone = [_rows(heads, encoder(batch), batch) for batch in batches]
+        mixed = probes.batch(numbers[::-1], encoder)
         for way, run in runs.items():
-            rows = _rows(heads, run(together), together)
+            rows = _rows(heads, run(mixed), mixed)
             for name, number in product(rows, numbers):
-                (expected,), actual = alone[number][name], rows[name][-1 - number]
+                (expected,), actual = rows_alone[number][name], rows[name][-1 - number]
                 if not torch.equal(actual, expected):
                     distance = float((actual.float() - expected.float()).abs().max())
                     return f"its {name} differ alone and {way} by up to {distance:.2g}"
@@ -70,8 +70,8 @@ def reason_for_other_bits(encoder: Encoder, heads: Heads, probes: Probes, *, pie
 
 def _is_even(module: nn.Module) -> bool:
     """Whether a module of a head, apart from those inside of it, computes each row from itself alone."""
-    ours = type(module).__module__.startswith("gpu_worker.")  # its own products run by the kernels of rows
-    if ours or isinstance(module, (*EVEN, nn.Sequential)):
+    is_own_class = type(module).__module__.startswith("gpu_worker.")  # its own products run by the kernels of rows
+    if is_own_class or isinstance(module, (*EVEN, nn.Sequential)):
         return True
     try:
         return any(module.children()) and not GELU_OF_A_CLASS.search(inspect.getsource(type(module)))

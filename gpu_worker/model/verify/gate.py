@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpu_worker.device.memory import ran_out
-from gpu_worker.model.adapters.parts import AdapterParts, applied, merged
+from gpu_worker.model.adapters.lora import AdapterUpdates, applied, merged
 from gpu_worker.model.encoder.encoder import Encoder, Run, StaticEncoder
 from gpu_worker.model.encoder.packed import PackedEncoder
 from gpu_worker.model.heads.heads import LAST_REAL, LATE, DenseHead, HeadClassifier, Heads, SpladeHead
@@ -253,7 +253,7 @@ class HeadReference:
         return verdict.figures
 
     def _run(self, encoder: Encoder) -> tuple[RaggedBatch, Tensor]:
-        """All texts as one batch, and its hidden states [T, H]."""
+        """Runs all texts as one batch. Returns the batch and its hidden states [T, H]."""
         batch = self.probes.batch(range(len(self.probes.texts)), encoder)
         with torch.inference_mode():
             return batch, encoder(batch)
@@ -322,7 +322,9 @@ class AdapterReference:
             verdict.check(f"--adapter {name}: it does not run among other texts as it runs alone")
 
 
-def take_adapter_reference(model: Any, reference: Reference, adapters: Mapping[str, AdapterParts]) -> AdapterReference:
+def take_adapter_reference(
+    model: Any, reference: Reference, adapters: Mapping[str, AdapterUpdates]
+) -> AdapterReference:
     """Runs the probes. `model` as it was loaded, with its head; `adapters` by their names, in their order."""
     probes, half = reference.probes, ADAPTED_TEXTS // 2
     usable = [number for number in probes.whole if len(probes.texts[number]) <= ADAPTED_TOKENS]
@@ -333,12 +335,12 @@ def take_adapter_reference(model: Any, reference: Reference, adapters: Mapping[s
         with torch.inference_mode():
             return torch.cat([run_alone(model.base_model, reference.feeding, probes, number) for number in numbers])
 
-    for name, parts in adapters.items():
-        with applied(model, parts):
+    for name, updates in adapters.items():
+        with applied(model, updates):
             states = run()
-        with at_once(model), applied(model, parts):
+        with at_once(model), applied(model, updates):
             exact = run()
-        with at_once(model), merged(model, parts):
+        with at_once(model), merged(model, updates):
             distance = _distance(run(), exact)
         rounding = distance if distance <= MOST_NOISE * max(1.0, size_of(exact)) else 0.0
         expected[name] = Expected(exact=exact, rows=states, noise=max(reference.noise, rounding))
@@ -372,7 +374,7 @@ def logits_of(heads: Heads, hidden: Tensor, batch: RaggedBatch) -> Tensor:
 
 
 def _distance(hidden: Tensor, exact: Tensor) -> float:
-    """Largest difference of two numbers in the same place."""
+    """Computes the largest difference of two numbers in the same place."""
     return float((hidden.float() - exact).abs().max())
 
 

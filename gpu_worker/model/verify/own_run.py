@@ -131,13 +131,13 @@ def run(model: Any, inputs: Mapping[str, Counts]) -> Tensor:
 
 
 def run_alone(model: Any, feeding: Feeding, probes: Probes, number: int) -> Tensor:
-    """Hidden states [L, H] float32 of the text of this number. Raises ModelRefused, see `run`."""
+    """Computes the hidden states [L, H] float32 of the text of this number. Raises ModelRefused, see `run`."""
     return run(model, feeding.alone(probes, number))[0].float()
 
 
 def accepted(model: Any, inputs: Mapping[str, Counts]) -> dict[str, Any]:
-    """The inputs as tensors, and `return_dict`, that a model's forward accepts: those it names, or all if it has
-    `**keywords`."""
+    """Selects the inputs as tensors, and `return_dict`, that a model's forward accepts: those it names, or all if it
+    has `**keywords`."""
     device = next(model.parameters()).device
     parameters = inspect.signature(model.forward).parameters
     accepts_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
@@ -187,7 +187,7 @@ class Widened(Tensor):
 
     @staticmethod
     def __new__(cls, rounded: Tensor, requires_grad: bool = False) -> "Widened":
-        made: Widened = Tensor._make_wrapper_subclass(
+        widened: Widened = Tensor._make_wrapper_subclass(
             cls,
             rounded.shape,
             rounded.stride(),
@@ -196,8 +196,8 @@ class Widened(Tensor):
             device=rounded.device,
             requires_grad=requires_grad,
         )
-        made.rounded = rounded
-        return made
+        widened.rounded = rounded
+        return widened
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"Widened({self.rounded!r})"
@@ -224,7 +224,7 @@ class Widened(Tensor):
 
 
 def widen(weight: Widened) -> Tensor:
-    """A float32 copy of the same numbers in the same memory layout."""
+    """Makes a float32 copy of the same numbers in the same memory layout."""
     # Matmul chooses its kernel by `requires_grad`.
     return weight.rounded.float().requires_grad_(weight.requires_grad)
 
@@ -277,7 +277,7 @@ def at_once(model: nn.Module) -> Iterator[None]:
 
 
 def _half_precision(model: nn.Module) -> list[nn.Parameter]:
-    """Floating-point weights with fewer bits than float32, without repetition where modules share one."""
+    """Finds the floating-point weights with fewer bits than float32, without repetition where modules share one."""
     return [weight for weight in model.parameters() if weight.is_floating_point() and weight.element_size() < 4]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from gpu_worker.model.encoder.encoder import Encoder
-from gpu_worker.ragged.batch import RaggedBatch, launches
+from gpu_worker.ragged.batch import RaggedBatch, split_launches
 from gpu_worker.ragged.texts import Counts, Ids, TokenTypes
 from gpu_worker.repository.tokenizer import WrittenInputs
 
@@ -127,7 +127,7 @@ class Probes:
             if lengths[number] <= free_tokens and len(numbers) < sequences:
                 numbers.append(number)
                 free_tokens -= lengths[number]
-        while len(launches(np.array(sorted(lengths[number] for number in numbers), dtype=np.int64))) > 1:
+        while len(split_launches(np.array(sorted(lengths[number] for number in numbers), dtype=np.int64))) > 1:
             numbers.remove(max(numbers, key=lengths.__getitem__))
         return numbers
 
@@ -183,7 +183,7 @@ class Probes:
 
     @classmethod
     def of_table(cls, rows: int) -> "Probes":
-        """Texts of ids of a whole table, in several lengths, for a static embedding."""
+        """Makes texts of ids of a whole table, in several lengths, for a static embedding."""
         generator = np.random.default_rng(0)
         texts = tuple(generator.integers(0, rows, length, dtype=np.int32) for length in TABLE_LENGTHS)
         return cls(texts=texts, tails=(0,) * len(texts))
@@ -207,7 +207,7 @@ class Probes:
 def _short_texts(
     generator: np.random.Generator, vocabulary: int, special_ids: Sequence[int], positions: int
 ) -> list[Ids]:
-    """Texts of ids of the whole vocabulary; of each special id in several places; of all special ids."""
+    """Makes texts of ids of the whole vocabulary; of each special id in several places; of all special ids."""
     lengths = [length for length in SHORT_LENGTHS if length <= positions]
     texts: list[Ids] = [generator.integers(0, vocabulary, length, dtype=np.int32) for length in lengths]
     for identity in special_ids:
@@ -236,7 +236,7 @@ def _longer_lengths(config: Any, taken: list[int], longest: int, limit: int, mos
 
 
 def _heads(config: Any) -> int:
-    """Number of attention heads; 1 where the config gives none, as in families whose layers differ."""
+    """Reads the number of attention heads; 1 where the config gives none, as in families whose layers differ."""
     try:
         return int(config.num_attention_heads or 1)
     except (AttributeError, RuntimeError, TypeError):
@@ -252,7 +252,7 @@ def _special_ids(config: Any) -> Iterator[int]:
 
 
 def _revealing_lengths(settings: dict[Any, Any]) -> Iterator[int]:
-    """Lengths above twice each bound, just above it, at it and just below; bounds of nested configs count too."""
+    """Lists lengths above twice each bound, just above it, at it and just below; bounds of nested configs count too."""
     for name, value in settings.items():
         if isinstance(value, dict):
             yield from _revealing_lengths(value)

@@ -19,7 +19,7 @@ HALF_RATIO = 1.5
 LOGIT_TOLERANCE = 1e-4
 """Largest error of float32 logits, in root mean square, relative to them, or absolute where they are smaller than 1."""
 LOGIT_HALF_RATIO = 3.0
-"""The same as `HALF_RATIO` of logits.
+"""Largest error of logits in half precision, relative to the error of the model's own run in half precision.
 
 It is generous, since few numbers are compared here and the encoder was compared before. A wrong row errs by much more.
 """
@@ -95,10 +95,10 @@ def exact_logits(logits: Tensor, expected: Expected, dtype: torch.dtype) -> Verd
 def rounded_states(hidden: Tensor, expected: Expected) -> Verdict:
     """Compares hidden states [T, H] of rounded layers: the mean cosines over tokens and over texts, and the least of
     a text."""
-    pairs = hidden, expected.rows
-    means = [torch.stack([text.mean(dim=0) for text in rows.split(list(expected.lengths))]) for rows in pairs]
+    compared = hidden, expected.rows
+    means = [torch.stack([text.mean(dim=0) for text in rows.split(list(expected.lengths))]) for rows in compared]
     of_texts = cosines(*means)
-    tokens, texts, lowest = float(cosines(*pairs).mean()), float(of_texts.mean()), float(of_texts.min())
+    tokens, texts, lowest = float(cosines(*compared).mean()), float(of_texts.mean()), float(of_texts.min())
     return Verdict(
         near=tokens >= LEAST_COSINE and texts >= LEAST_COSINE and lowest >= LOWEST,  # NaN is not
         figures=f"cosine {tokens:.4f} over tokens, {texts:.4f} over texts, {lowest:.4f} at the lowest",
@@ -114,14 +114,14 @@ def rounded_logits(logits: Tensor, expected: Expected) -> Verdict:
 
 
 def logit_error(logits: Tensor, expected: Expected) -> float:
-    """Root mean square error of logits; infinite where their shape is wrong or one is not finite."""
+    """Computes the root mean square error of logits; infinite where their shape is wrong or one is not finite."""
     if logits.shape != expected.exact.shape or not torch.isfinite(logits).all():
         return float("inf")
     return size_of(logits.float() - expected.exact)
 
 
 def size_of(numbers: Tensor) -> float:
-    """The root mean square of numbers."""
+    """Computes the root mean square of numbers."""
     return float(numbers.pow(2).mean().sqrt())
 
 

@@ -5,6 +5,7 @@
 
 import json
 import sys
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ REQUESTS: tuple[Request, ...] = (*vllm.REQUESTS, *hosted.REQUESTS, *tei.REQUESTS
 """Requests of all modules of `http_fields`."""
 PATHS = sorted({path for request in REQUESTS for path in request.paths})
 PROMPTS = {"input_type": "what a text is", "prompt": "a literal prompt", "prompt_name": "a prompt of the model's"}
-MODEL = {"model": "which model, where several are served"}
+MODEL = {"model": "which one of several"}
 RERANKED = {
     "return_documents": "Cohere's version 1 and Jina's",
     "rank_fields": "Cohere's version 1",
@@ -40,7 +41,7 @@ HOSTED = {
     "modality": "NVIDIA's",
 }
 SPANS = {
-    "spans": "of each input, spans that get a vector each",
+    "spans": "spans of each input, each with a vector",
     "window_overlap": "documents over the limit are read in windows",
 }
 OURS: dict[str, dict[str, str]] = {
@@ -140,43 +141,96 @@ def test_every_field_of_ours_is_in_a_table(path: str) -> None:
 
 
 def page() -> str:
-    """A table for each path as Markdown; paths with equal tables have one."""
-    paths: dict[str, list[str]] = {}
-    for path in PATHS:
-        requests = sorted((request for request in REQUESTS if path in request.paths), key=attrgetter("original"))
-        rows = [
-            f"| {request.original} | {_with_fate(request, Fate.HONOURED)} | {_with_fate(request, Fate.REFUSED)} |"
-            for request in requests
-        ]
-        others = ", ".join(f"`{name}` ({why})" for name, why in OURS.get(path, {}).items())
-        rows += [f"| others | {others} | |"] if others else []
-        paths.setdefault("\n".join(["| original | honoured | refused |", "|---|---|---|", *rows, ""]), []).append(path)
-    sources = {request.original.partition(",")[0]: request.source.partition(",")[0] for request in REQUESTS}
+    """Writes a section for each original, with a row for each of its requests, and the fields that none of them has."""
+    originals = sorted({request.original.partition(",")[0] for request in REQUESTS})
     return "\n".join(
         [
             "# Fields of imitated requests",
             "",
-            "Each field that an original knows is honoured, or refused by an error that names it. What is in no table",
-            "changes nothing; one whose name says that it changes answers (a dimension, `top_k`, a prompt) is refused.",
-            "`null` is absence of each field that may be absent; a `model` that is not served is 404.",
+            "Each field that an original knows is honoured, or refused by an error that names it. A field in no table",
+            "changes nothing; if its name says that it changes answers (`top_k`, a prompt), it is refused.",
+            "`null` is the same as leaving an optional field out. A `model` that is not served is answered with 404.",
+            "",
             "A test holds each line, and `python tests/unit/frontend/test_http_fields.py` writes this page.",
             "",
-            *(line for table, named in paths.items() for line in (f"## {', '.join(named)}", "", table)),
-            "## Sources",
+            *(line for original in originals for line in section(original)),
+            "## Fields beside those",
             "",
-            *(f"- {original}: {source}" for original, source in sorted(sources.items())),
+            "| path | also honoured, or refused as its original does |",
+            "|---|---|",
+            *(f"| {', '.join(paths)} | {fields} |" for fields, paths in _other_fields().items()),
             "",
         ]
     )
 
 
-def _with_fate(request: Request, fate: Fate) -> str:
-    """The fields of a request that have a fate, and what is to be said of them."""
+def section(original: str) -> list[str]:
+    """The table of an original, a row for requests of equal optional fields; below it the reasons of several rows."""
+    rows: dict[tuple[tuple[str, Fate, str], ...], list[Request]] = {}
+    for request in sorted(REQUESTS, key=attrgetter("original")):
+        if request.original.partition(",")[0] == original:
+            fields = (field for field in request.fields if field.name not in request.body)
+            rows.setdefault(tuple((field.name, field.fate, field.why) for field in fields), []).append(request)
+    source = next(iter(rows.values()))[0].source.partition(",")[0]
+    reasons = _repeated_reasons([requests[0] for requests in rows.values()])
+    heads = ["request, with its required fields", "paths", "optional fields, honoured", "refused"]
+    lines = [
+        f"## {original}",
+        "",
+        f"The fields are those of {source}.",
+        "",
+        f"| {' | '.join(heads)} |",
+        "|---|---|---|---|",
+    ]
+    for requests in rows.values():
+        names = dict.fromkeys(f"{request.original.partition(', ')[2]}: {_required(request)}" for request in requests)
+        paths = sorted({path for request in requests for path in request.paths})
+        cells = [_optional(requests[0], fate, reasons) for fate in (Fate.HONOURED, Fate.REFUSED)]
+        lines.append(f"| {'<br>'.join(names)} | {', '.join(paths)} | {' | '.join(cells)} |")
+    names_of: dict[str, list[str]] = {}
+    for (name, _), reason in reasons.items():
+        names_of.setdefault(reason, []).append(f"`{name}`")
+    notes = [f"- {', '.join(names)}: {reason}" for reason, names in names_of.items()]
+    return [*lines, "", *notes, *[""] * bool(notes)]
+
+
+def _repeated_reasons(requests: list[Request]) -> dict[tuple[str, Fate], str]:
+    """The reason for the fate of each optional field that several requests have, all for the same reason."""
+    reasons: dict[tuple[str, Fate], list[str]] = {}
+    for request in requests:
+        for field in request.fields:
+            if field.fate is not Fate.WITHOUT_MEANING and field.name not in ("model", *request.body):
+                reasons.setdefault((field.name, field.fate), []).append(field.why)
+    return {key: whys[0] for key, whys in reasons.items() if whys[0] and len(whys) > 1 and len(set(whys)) == 1}
+
+
+def _required(request: Request) -> str:
+    """The fields without which a request is refused."""
+    fields = [field for field in request.fields if field.name in request.body]
+    return _with_reasons([(field.name, field.why) for field in fields])
+
+
+def _optional(request: Request, fate: Fate, reasons: Mapping[tuple[str, Fate], str]) -> str:
+    """The other fields of a request that have a fate, each with its reason unless that stands below the table."""
+    fields = [field for field in request.fields if field.fate is fate and field.name not in request.body]
+    without = ("model", *(name for name, of_fate in reasons if of_fate is fate))
+    return _with_reasons([(field.name, "" if field.name in without else field.why) for field in fields])
+
+
+def _with_reasons(fields: Iterable[tuple[str, str]]) -> str:
+    """Names of fields, those of one reason together and followed by it."""
     names: dict[str, list[str]] = {}
-    for field in request.fields:
-        if field.fate is fate:
-            names.setdefault(field.why if field.name != "model" else "", []).append(f"`{field.name}`")
+    for name, why in fields:
+        names.setdefault(why, []).append(f"`{name}`")
     return "; ".join(", ".join(alike) + (f" ({why})" if why else "") for why, alike in names.items())
+
+
+def _other_fields() -> dict[str, list[str]]:
+    """Paths by the fields that they have beside those of these originals."""
+    paths: dict[str, list[str]] = {}
+    for path, fields in sorted(OURS.items()):
+        paths.setdefault(_with_reasons(fields.items()), []).append(path)
+    return paths
 
 
 def test_the_page_is_what_the_tables_say() -> None:

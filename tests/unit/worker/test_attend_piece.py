@@ -24,7 +24,7 @@ from gpu_worker.kernels.attention.interface import (
     PieceAttention,
     register,
 )
-from gpu_worker.kernels.attention.native import NativeAttention
+from gpu_worker.kernels.attention.native_attention import NativeAttention
 from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.model import execution
 from gpu_worker.model.encoder.packed import PackedEncoder
@@ -32,7 +32,7 @@ from gpu_worker.model.loading import load
 from gpu_worker.model.source import LoadOptions
 from gpu_worker.model.tuning import verify
 from gpu_worker.model.verify.gate import take_reference
-from gpu_worker.model.verify.pieces import reason_for_whole_texts
+from gpu_worker.model.verify.piece_check import reason_for_whole_texts
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.pieces import KeySlots, Piece, SequenceCache, first_slots

@@ -22,7 +22,7 @@ from gpu_worker.kernels.cpu.products import product
 from gpu_worker.model.card import card_of
 from gpu_worker.model.heads.heads import DenseHead, Heads
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.native.model import NativeModel
+from gpu_worker.model.native.native_model import NativeModel
 from gpu_worker.model.source import LoadOptions
 from gpu_worker.model.tune.linear import NativeLinear, install_native
 from gpu_worker.model.verify.bitwise import reason_for_other_bits

@@ -13,7 +13,7 @@ pytest.importorskip("triton", reason="Triton is published for Linux on x86-64")
 
 import triton
 
-from gpu_worker.kernels.maxsim.kernel import PROGRAMS_PER_PROCESSOR
+from gpu_worker.kernels.maxsim.triton_maxsim import PROGRAMS_PER_PROCESSOR
 from harness.environment import ROOT, python_path
 from support.compiled import CUOBJDUMP, KERNELS, Compiled, compiled
 

@@ -23,7 +23,7 @@ from gpu_worker.model.tune.graphs import (
     ladder,
 )
 from gpu_worker.ragged import batch as ragged_batch
-from gpu_worker.ragged.batch import TILE, launches
+from gpu_worker.ragged.batch import TILE, split_launches
 from support.graphs import (
     KINDS,
     SIZES,
@@ -83,7 +83,7 @@ def test_the_gates_texts_fit_into_every_size_in_one_launch(longest: int) -> None
         )
         assert chosen
         assert size.holds(sum(chosen) + 1, len(chosen), chosen[-1])
-        assert len(launches(np.array(chosen))) == 1
+        assert len(split_launches(np.array(chosen))) == 1
 
 
 @pytest.mark.usefixtures("on_a_processor")

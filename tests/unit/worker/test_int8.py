@@ -20,8 +20,8 @@ from gpu_worker.model import execution
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.native.families import FAMILIES
-from gpu_worker.model.native.linear import BlockedLinear, QuantizedLinear, blocked, rounded
-from gpu_worker.model.native.model import NativeEncoder
+from gpu_worker.model.native.native_model import NativeEncoder
+from gpu_worker.model.native.packed_linear import BlockedLinear, QuantizedLinear, blocked, rounded
 from gpu_worker.model.source import LoadOptions
 from gpu_worker.model.tune import linear as module
 from gpu_worker.model.tune.linear import Int8Linear, Linear, check_int8, install_int8

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gpu_worker.kernels.maxsim.kernel import PairTable
 from gpu_worker.kernels.maxsim.maxsim_kernels import Comparison, Mask, PlainMaxSim, Texts
+from gpu_worker.kernels.maxsim.triton_maxsim import PairTable
 from shared.vectors import Layout
 from support.tiny import unit_rows
 
@@ -35,7 +35,7 @@ ROWS = 90
 
 @pytest.fixture(scope="module")
 def modules() -> Iterator[list[ModuleType]]:
-    with interpreted("gpu_worker.kernels.maxsim.tiles", "gpu_worker.kernels.maxsim.kernel") as found:
+    with interpreted("gpu_worker.kernels.maxsim.maxsim_tiles", "gpu_worker.kernels.maxsim.triton_maxsim") as found:
         yield found
 
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gpu_worker.device.placement import Placement
-from gpu_worker.kernels.attention import choice, native
+from gpu_worker.kernels.attention import choice, native_attention
 from gpu_worker.kernels.attention.equal_runs import EqualRuns
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
-from gpu_worker.kernels.attention.native import NativeAttention, attention
+from gpu_worker.kernels.attention.native_attention import NativeAttention, attention
 from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.library import INSTRUCTION_SETS, supported
 from gpu_worker.model.loading import load
@@ -315,9 +315,9 @@ def test_it_serves_where_it_can() -> None:
 
 def test_a_kernel_that_errs_serves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gate compares; then PyTorch's own attention serves, and the log says so. A class' own layers call it."""
-    honest = native.attention
+    honest = native_attention.attention
     monkeypatch.delitem(FAMILIES, "bert")
-    monkeypatch.setattr(native, "attention", lambda *arguments: honest(*arguments) + 1e-2)
+    monkeypatch.setattr(native_attention, "attention", lambda *arguments: honest(*arguments) + 1e-2)
     model = load(random_model("tiny-bert"), Placement.choose("cpu", "float32"))
     assert model.encoder.description == "equal-runs"
     assert any("native" in line and "does not run by it as by its own" in line for line in model.findings)

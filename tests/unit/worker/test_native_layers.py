@@ -20,9 +20,9 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.maxsim.maxsim_kernels import Comparison, NativeMaxSim, Texts
 from gpu_worker.model.loading import Model, load
-from gpu_worker.model.native.layers import alternating
-from gpu_worker.model.native.linear import PackedLinear, QuantizedLinear
-from gpu_worker.model.native.model import NativeEncoder
+from gpu_worker.model.native.native_layers import alternating
+from gpu_worker.model.native.native_model import NativeEncoder
+from gpu_worker.model.native.packed_linear import PackedLinear, QuantizedLinear
 from gpu_worker.ragged.batch import RaggedBatch
 from shared.vectors import Layout
 from support.native import LIBRARY, needs_kernels, no_kernels

@@ -14,9 +14,9 @@ from gpu_worker.device.placement import Placement
 from gpu_worker.model.heads.heads import EncoderStandIn
 from gpu_worker.model.loading import Model, load
 from gpu_worker.model.native.families import FAMILIES
-from gpu_worker.model.native.model import NativeEncoder, NativeModel, _Call
+from gpu_worker.model.native.native_model import NativeEncoder, NativeModel, _Call
 from gpu_worker.model.source import LoadOptions
-from gpu_worker.model.verify.pieces import run_in_pieces
+from gpu_worker.model.verify.piece_check import run_in_pieces
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.pieces import Piece, SequenceCache
 from harness.random_models import miniature

@@ -77,7 +77,7 @@ def test_the_table_sees_every_mistake(
 ) -> None:
     """Negative controls: the same assertion, after the gate was passed."""
     with monkeypatch.context() as patch:  # with the layers of the class, which take another attention
-        patch.setattr("gpu_worker.model.native.model.FAMILIES", {})
+        patch.setattr("gpu_worker.model.native.native_model.FAMILIES", {})
         model = load(str(tables.folder(name, output)), CPU, LoadOptions(max_tokens=max(parity.LONG)))
     if flaw == "positions not restarted":
         honest = PackedEncoder.__call__

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs import job as job_module
-from gpu_worker.engine.jobs.comparing import QueryRows
+from gpu_worker.engine.jobs.job import QueryRows
 from gpu_worker.engine.jobs.units import PieceLimits
-from gpu_worker.model.native.model import NativeModel
+from gpu_worker.model.native.native_model import NativeModel
 from gpu_worker.ragged.pieces import SequenceCache
 from gpu_worker.schedule.interface import JobSlice, OutOfMemory, StepHandle
 from gpu_worker.schedule.scheduler import Collect, Idle, Launch, Scheduler, Wait

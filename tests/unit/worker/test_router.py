@@ -14,9 +14,9 @@ from sentence_transformers.sparse_encoder import SparseEncoder
 from gpu_worker import check
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs.job import LOOKED_UP
-from gpu_worker.model import queries as model_queries
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
+from gpu_worker.repository import static_format
 from shared.errors import InputTooLong, InvalidInput, ModelRefused
 from shared.jobs import Encode, Job, JobResult, RaggedTokens, Score
 from shared.vectors import InputType, Layout, ScoringMethod
@@ -141,7 +141,7 @@ def test_a_table_that_is_too_large_for_frontends_stays(
 ) -> None:
     """The worker looks queries up then, and frontends know it; else they look them up by themselves."""
     assert set(model.tokenizer_files) == {"tokenizer.json", "query_tokenizer.json", "query_table.f32"}
-    monkeypatch.setattr(model_queries, "TABLE_WEIGHTS", ROWS - 1)
+    monkeypatch.setattr(static_format, "TABLE_WEIGHTS", ROWS - 1)
     large = load(str(folder), CPU)
     route = card_of(large).query_route
     assert route is not None

@@ -15,7 +15,7 @@ from torch.nn.attention import varlen
 
 from gpu_worker.kernels.attention.interface import AttentionTerms, OneByOne
 from gpu_worker.kernels.attention.varlen import Varlen
-from gpu_worker.ragged.batch import LEAST_SAVED, TILE, RaggedBatch, launches
+from gpu_worker.ragged.batch import LEAST_SAVED, TILE, RaggedBatch, split_launches
 from support.varlen_twin import of_2_11, of_2_13
 
 CPU = torch.device("cpu")
@@ -44,7 +44,7 @@ def test_arguments_mean_what_our_terms_mean(
     """Causality, exclusive windows, grouped heads, keys that do not count, both signatures."""
     monkeypatch.setattr(varlen, "varlen_attn", signature)
     batch = RaggedBatch.pack([np.zeros(length, dtype=np.int32) for length in lengths], CPU, tails=tails)
-    assert len(batch.spans) == (2 if lengths is MANY else 1)
+    assert len(batch.launches) == (2 if lengths is MANY else 1)
     torch.manual_seed(0)
     query = torch.randn(batch.total, 4, 8).transpose(0, 1)
     key, value = (torch.randn(batch.total, 4 // groups, 8).transpose(0, 1) for _ in range(2))
@@ -74,7 +74,7 @@ def test_launches_take_every_sequence_once_and_pay(some: list[int], short: int, 
     lengths = [5] * short + some
     if ordered:
         lengths.sort()
-    spans = launches(np.array(lengths, dtype=np.int64))
+    spans = split_launches(np.array(lengths, dtype=np.int64))
     assert [length for start, stop in spans for length in lengths[start:stop]] == lengths
     best = min((tiles(lengths[:cut]) + tiles(lengths[cut:]) for cut in range(1, len(lengths))), default=tiles(lengths))
     saved = tiles(lengths) - best

@@ -13,11 +13,16 @@ from typing import Any
 
 import torch
 
-from gpu_worker.kernels.attention.relative import deberta, mpnet, t5
-from gpu_worker.kernels.attention.relative.encoder import ForwardState, RelativeEncoder, begin_pass
+from gpu_worker.kernels.attention.relative import deberta, t5
+from gpu_worker.kernels.attention.relative.relative_encoder import (
+    ForwardState,
+    RelativeEncoder,
+    begin_pass,
+    install_mpnet,
+)
 
 ENCODERS: dict[str, Callable[[Any, Any, ForwardState], torch.nn.Module]] = {
-    "mpnet": mpnet.install,
+    "mpnet": install_mpnet,
     "deberta-v2": deberta.install,
     **dict.fromkeys(("t5", "mt5", "umt5"), t5.install),
 }

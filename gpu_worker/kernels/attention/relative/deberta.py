@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gpu_worker.kernels.attention.interface import AttentionTerms
-from gpu_worker.kernels.attention.relative.encoder import ForwardState, RelativeEncoder, attend, by_head
+from gpu_worker.kernels.attention.relative.relative_encoder import ForwardState, RelativeEncoder, attend, by_head
 from shared.errors import ModelRefused
 
 
@@ -93,13 +93,13 @@ def install(encoder: Any, config: Any, state: ForwardState) -> RelativeEncoder:
         )
     embedded = encoder.get_rel_embedding()
     positions = int(config.max_position_embeddings)
-    span = 0 if embedded is None else len(embedded) // 2
+    reach = 0 if embedded is None else len(embedded) // 2
     buckets = torch.zeros(2 * positions - 1, dtype=torch.int64)
     if embedded is not None:
         buckets = bucket(
             torch.arange(positions - 1, -positions, -1), encoder.position_buckets, encoder.max_relative_positions
         )
-        buckets = torch.clamp(buckets + span, 0, 2 * span - 1).to(embedded.device)
+        buckets = torch.clamp(buckets + reach, 0, 2 * reach - 1).to(embedded.device)
     for layer in encoder.layer:
         layer.attention.self = DebertaAttention(layer.attention.self, embedded, state)
     return RelativeEncoder(encoder.layer, state, lambda longest: buckets[positions - longest : positions + longest - 1])

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
 from gpu_worker.kernels.attention.interface import AttentionTerms
-from gpu_worker.kernels.attention.relative.encoder import ForwardState, attend
+from gpu_worker.kernels.attention.relative.relative_encoder import ForwardState, attend
 
 
 class T5Encoder(nn.Module):

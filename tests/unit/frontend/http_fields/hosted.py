@@ -65,7 +65,7 @@ V2_EMBEDS = tuple(
         fields=(
             honoured(name, some("c"), why),
             *embedded(**{name: some(LONG)}),
-            honoured("max_tokens", 3, "a bound: more than the model takes is what it takes"),
+            honoured("max_tokens", 3, "an upper bound; above the model's limit it has no effect"),
             honoured("output_dimension", 4),
             PRIORITY,
         ),
@@ -96,7 +96,7 @@ COHERE = (
         body={"query": "a", "documents": ["b c", "d"]},
         fields=(
             *RANKED,
-            honoured("max_tokens_per_doc", 1, "a bound: more than the model takes is what it takes"),
+            honoured("max_tokens_per_doc", 1, "an upper bound; above the model's limit it has no effect"),
             PRIORITY,
         ),
         card=CROSS_ENCODER,
@@ -123,7 +123,7 @@ JINA_SOURCE = "api.jina.ai/openapi.json 2026.02.03, {}"
 DIMENSIONS = honoured("dimensions", 4)
 ENCODED = honoured("embedding_type", "base64", "`binary`, `ubinary` and lists of types are refused")
 INPUT = honoured("input", ["c", {"text": "d"}], "texts, or objects with `text`; images are refused")
-UNCUT = honoured("truncation", False, "texts are cut otherwise", status=400, documents=[LONG])
+UNCUT = honoured("truncation", False, "by default texts are cut", status=400, documents=[LONG])
 JINA_EMBEDDINGS = Request(
     original="Jina, embeddings of versions 2 to 4",
     source=JINA_SOURCE.format("EmbeddingsV2Request, EmbeddingsV3Request, EmbeddingsV4Request"),
@@ -162,9 +162,9 @@ JINA_RERANK = Request(
         honoured("documents", [{"text": "d"}], "images are refused"),
         MODEL,
         honoured("top_n", 1),
-        honoured("return_documents", True, "unset it is `false`, as Cohere's"),
+        honoured("return_documents", True, "by default `false`, as in Cohere's"),
         UNCUT,
-        honoured("max_doc_length", 1, "a bound: more than the model takes is what it takes"),
+        honoured("max_doc_length", 1, "an upper bound; above the model's limit it has no effect"),
         refused("return_embeddings", True, "/v1/embeddings gives them where a model embeds; `false` is accepted"),
     ),
     card=CROSS_ENCODER,
@@ -215,7 +215,7 @@ VOYAGE_EMBEDDINGS = Request(
         honoured("input", ["c"]),
         MODEL,
         honoured("input_type", "query"),
-        honoured("truncation", True, "unset it is the frontend's --auto-truncate", input=LONG),
+        honoured("truncation", True, "by default as the frontend's --auto-truncate says", input=LONG),
         honoured("encoding_format", "base64"),
         honoured("output_dimension", 4),
         honoured(

@@ -18,7 +18,7 @@ def cutting(within: str = "", **texts: Any) -> tuple[Field, ...]:
     """Fields that say what is done with `texts` over the limit. `within`: what the fields are part of."""
     truncate = {f"{within}truncate": True}
     return (
-        honoured(f"{within}truncate", True, "unset it is the frontend's --auto-truncate", **texts),
+        honoured(f"{within}truncate", True, "by default as the frontend's --auto-truncate says", **texts),
         honoured(f"{within}truncation_direction", "left", **texts, **truncate),
     )
 

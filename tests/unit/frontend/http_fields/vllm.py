@@ -28,7 +28,7 @@ def basic(**texts: Any) -> tuple[Field, ...]:
     return (
         MODEL,
         USER,
-        honoured("truncate_prompt_tokens", 4, "a bound: more than the model takes is what it takes", **texts),
+        honoured("truncate_prompt_tokens", 4, "an upper bound; above the model's limit it has no effect", **texts),
         honoured("truncation_side", "left", **texts, truncate_prompt_tokens=5),
         refused("padding", "max_length", "texts are never padded; `do_not_pad` is accepted"),
         honoured("request_id", "mine", "names the reply; logs go by the header x-request-id"),
@@ -78,8 +78,8 @@ def scoring(**texts: Any) -> tuple[Field, ...]:
     return (
         *basic(**texts),
         *LABELS,
-        honoured("max_tokens_per_query", 1, "a bound; 0: none"),
-        honoured("max_tokens_per_doc", 1, "a bound; 0: none"),
+        honoured("max_tokens_per_query", 1, "an upper bound; 0: none"),
+        honoured("max_tokens_per_doc", 1, "an upper bound; 0: none"),
         honoured("instruction", "c"),
         refused("chat_template_kwargs", {"instruction": "c"}, "`instruction` does it"),
     )

@@ -19,8 +19,8 @@ from gpu_worker.kernels.attention.interface import AttentionTerms
 from gpu_worker.kernels.cpu.library import KernelLibrary
 from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.native.families import FAMILIES, EmbeddingNames
-from gpu_worker.model.native.layers import Layer, LayerKind
-from gpu_worker.model.native.linear import LinearClass, PackedLinear
+from gpu_worker.model.native.native_layers import Layer, LayerKind
+from gpu_worker.model.native.packed_linear import LinearClass, PackedLinear
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.ragged.pieces import SlotTable
 from gpu_worker.ragged.texts import TokenTypes
@@ -59,7 +59,7 @@ class Embeddings(nn.Module):
 
 
 def _part_of(base: Any, name: str) -> Any:
-    """A part of a model; None where its family has none, or this model."""
+    """Finds a part of a model; None where its family has none, or this model."""
     try:
         return attrgetter(name)(base) if name else None
     except AttributeError:
@@ -105,14 +105,16 @@ class NativeModel(nn.Module):
         self.norm: nn.Module | None = _part_of(base, family.norm)
         written = family.layers(base)
         types = base.config.layer_types if family.rotary_by_type else [ALL_TYPES] * len(written)
-        made: dict[nn.Module, Layer] = {}  # a layer in several places stays one
+        by_module: dict[nn.Module, Layer] = {}  # a layer in several places stays one
         for layer, kind in zip(written, types, strict=True):
-            if layer not in made:
-                made[layer] = Layer(layer, family, angles=kind if self.rotary else None, capped=capped, linear=linear)
-        layers = [made[layer] for layer in written]
+            if layer not in by_module:
+                by_module[layer] = Layer(
+                    layer, family, angles=kind if self.rotary else None, capped=capped, linear=linear
+                )
+        layers = [by_module[layer] for layer in written]
         self.layers = nn.ModuleList(layers)
-        alike = groupby(layers, key=lambda layer: (layer.kind, layer.terms, layer.angles))
-        self._calls = [_Call.of(list(together)) for _, together in alike]
+        groups = groupby(layers, key=lambda layer: (layer.kind, layer.terms, layer.angles))
+        self._calls = [_Call.of(list(group)) for _, group in groups]
         self.causal = any(layer.terms.causal for layer in layers)
         self.forms = "; ".join(dict.fromkeys(layer.form for layer in layers))
 
@@ -122,7 +124,8 @@ class NativeModel(nn.Module):
         return [call.count for call in self._calls]
 
     def forward(self, batch: RaggedBatch) -> Tensor:
-        """Last hidden states [T, H] of a batch: of whole texts, of pieces, and of texts that begin like others."""
+        """Computes the last hidden states [T, H] of a batch: of whole texts, of pieces, and of texts that begin like
+        others."""
         states: Tensor = self.embeddings(batch)
         keys = dict.fromkeys(call.angles for call in self._calls)
         angles = {key: self._angles(states, batch, key) for key in keys}
@@ -153,7 +156,7 @@ class NativeModel(nn.Module):
         `sequences` [S, 5]: see `RaggedBatch.layout`.
         """
         terms, (head, _, keys) = call.terms, call.kind[0]
-        none = states.new_empty(keys, 0, head)
+        no_keys = states.new_empty(keys, 0, head)
         layers = range(first, first + call.count)
         rows: Tensor = torch.ops.selvage.layers(
             states,
@@ -167,7 +170,7 @@ class NativeModel(nn.Module):
             terms.softcap or 0.0,
             torch.from_numpy(slots.segments),
             torch.from_numpy(slots.writes),
-            [tensor for layer in layers for cache in slots.layer(layer, none, none) for tensor in cache],
+            [tensor for layer in layers for cache in slots.layer(layer, no_keys, no_keys) for tensor in cache],
         )
         return rows
 

@@ -1,5 +1,5 @@
-"""The part of range sums and finished rows that runs on the device, in Triton. It knows pointers and tables; `kernel`
-launches it.
+"""The part of range sums and finished rows that runs on the device, in Triton. It knows pointers and tables;
+`triton_rows` launches it.
 
 [n] is a block of n numbers, which the threads of one program hold together. Everything else is a single number. Rows
 are groups * LANES numbers wide; LANES of them are 16 bytes, so that the compiler may read 16 at once.

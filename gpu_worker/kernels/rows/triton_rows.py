@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.device.transfer import Upload
-from gpu_worker.kernels.rows import tiles
+from gpu_worker.kernels.rows import row_tiles
 from gpu_worker.kernels.rows.row_kernels import ALIGNMENT, PackedRows, PoolRows, WeightedRanges, aligned_rows
 from shared.vectors import DataType
 
@@ -29,12 +29,12 @@ EPSILON = 1e-12
 """The least length that a row is divided by, as in torch.nn.functional.normalize."""
 TINY = torch.finfo(torch.float32).tiny
 KINDS = {
-    None: (tiles.FLOAT32.value, 32),
-    DataType.FLOAT32: (tiles.FLOAT32.value, 32),
-    DataType.FLOAT16: (tiles.FLOAT16.value, 16),
-    DataType.BFLOAT16: (tiles.BFLOAT16.value, 16),
-    DataType.INT8: (tiles.INT8.value, 8),
-    DataType.BINARY: (tiles.BINARY.value, 1),
+    None: (row_tiles.FLOAT32.value, 32),
+    DataType.FLOAT32: (row_tiles.FLOAT32.value, 32),
+    DataType.FLOAT16: (row_tiles.FLOAT16.value, 16),
+    DataType.BFLOAT16: (row_tiles.BFLOAT16.value, 16),
+    DataType.INT8: (row_tiles.INT8.value, 8),
+    DataType.BINARY: (row_tiles.BINARY.value, 1),
 }
 """The kernel's number for each data type, and bits in one of its values."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -89,7 +89,7 @@ class TritonRows:
         return left @ right.T
 
     def finite(self, rows: Tensor) -> Tensor:
-        return _finished(rows, None, 0, False, tiles.NOTHING.value, 0)[2]
+        return _finished(rows, None, 0, False, row_tiles.NOTHING.value, 0)[2]
 
     def warm(self, device: torch.device) -> None:
         """Compiles every variant that a call can reach, by calling it."""
@@ -112,7 +112,7 @@ def _summed(rows: Tensor, table: Tensor, growth: int) -> Tensor:
     sums = torch.empty(len(table), width, dtype=torch.float32, device=rows.device)
     if sums.numel():
         with torch.cuda.device_of(rows):  # Triton launches on the current device
-            tiles.sum_segments[(len(table), -(-width // SUMMED_COLUMNS))](
+            row_tiles.sum_segments[(len(table), -(-width // SUMMED_COLUMNS))](
                 *(rows, table, sums, width // constants["LANES"], growth), **constants, num_warps=WARPS
             )
     return sums
@@ -131,7 +131,7 @@ def _finished(
     chosen = torch.empty(0, dtype=torch.int64, device=device) if index is None else index
     if count:
         with torch.cuda.device_of(rows):
-            tiles.finish_rows[(-(-count // FINISHED_ROWS),)](
+            row_tiles.finish_rows[(-(-count // FINISHED_ROWS),)](
                 *(rows, chosen, values, scales, finite, int(index is not None), count),
                 *(rows.shape[1] // constants["LANES"], width // constants["PART"], int(unit), kind),
                 **constants,

@@ -110,7 +110,7 @@ def _run_group(encoder: Encoder, texts: list[NumberedText]) -> Tensor:
 
 
 def _run_step(encoder: Encoder, whole: Ids, pieces: list[Piece]) -> Tensor:
-    """Hidden states of a step of a whole text and pieces. Caches keep those of their pieces."""
+    """Computes the hidden states of a step of a whole text and pieces. Caches keep those of their pieces."""
     step = RaggedBatch.pack([whole], encoder.device, encoder.uncounted, pieces=pieces)
     hidden = encoder(step)
     for piece, rows in zip(pieces, step.piece_rows(), strict=True):
@@ -135,7 +135,7 @@ def _branch(text: Ids, count: int, texts: list[NumberedText]) -> Ids:
 
 
 def _groups(batch: RaggedBatch) -> Iterator[list[NumberedText]]:
-    """The texts of a batch, numbered, in groups of at most GROUP_TOKENS tokens."""
+    """Yields the texts of a batch, numbered, in groups of at most GROUP_TOKENS tokens."""
     group: list[NumberedText] = []
     for number, text in enumerate(np.split(batch.tokens.astype(np.int32), batch.offsets[1:-1])):
         if group and sum(len(other) for _, other in group) + len(text) > GROUP_TOKENS:

@@ -1,4 +1,4 @@
-"""The part of MaxSim that runs on the device, in Triton. It knows pointers and tables; `kernel` launches it.
+"""The part of MaxSim that runs on the device, in Triton. It knows pointers and tables; `triton_maxsim` launches it.
 
 [n] is a block of n numbers, which the threads of one program hold together. Everything else is a single number.
 """
@@ -26,7 +26,7 @@ def score_pairs(
     EMPTY: tl.constexpr,
     LOWEST: tl.constexpr,
 ):
-    """Programs share the work items [count, 8]; see `PairTable` of `kernel` for their fields.
+    """Programs share the work items [count, 8]; see `PairTable` of `triton_maxsim` for their fields.
 
     Rows are groups * LANES numbers wide. LANES of them are 16 bytes, so that the compiler may read 16 at once.
     """

@@ -73,7 +73,7 @@ def blocked(weight: Tensor) -> Tensor:
 
 
 def bias_of(module: nn.Module, width: int) -> Tensor:
-    """The bias of a linear layer or a normalisation [width] float32: zeros where it has none."""
+    """Reads the bias of a linear layer or a normalisation [width] float32: zeros where it has none."""
     bias = getattr(module, "bias", None)
     return torch.zeros(width) if bias is None else bias.detach().float()
 
@@ -81,7 +81,7 @@ def bias_of(module: nn.Module, width: int) -> Tensor:
 def rounded(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Rounds rows [N, K] to int8 [N, K], for an even K; times the scales [N] float32 they are about the rows."""
     numbers = rows.float()
-    pairs = numbers.view(len(numbers), -1, 2).sum(dim=2)
-    sizes = torch.maximum(numbers.abs().amax(dim=1), pairs.abs().amax(dim=1))
+    neighbour_sums = numbers.view(len(numbers), -1, 2).sum(dim=2)
+    sizes = torch.maximum(numbers.abs().amax(dim=1), neighbour_sums.abs().amax(dim=1))
     scales = sizes.clamp(min=LEAST) / LARGEST
     return (numbers / scales[:, None]).round().to(torch.int8), scales

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
 from gpu_worker.kernels.attention.interface import terms_of
-from gpu_worker.kernels.attention.native import HEAD_STEP
+from gpu_worker.kernels.attention.native_attention import HEAD_STEP
 from gpu_worker.kernels.cpu.products import DEPTH
 from gpu_worker.model.native.families import Family, LayerNames
-from gpu_worker.model.native.linear import BlockedLinear, LinearClass, bias_of, block_of
+from gpu_worker.model.native.packed_linear import BlockedLinear, LinearClass, bias_of, block_of
 from shared.errors import ModelRefused
 
 _NUMBERS = {"gelu": 1, "gelu_new": 2, "gelu_pytorch_tanh": 2, "gelu_fast": 2, "relu": 3, "silu": 4}
@@ -95,7 +95,7 @@ class Layer(nn.Module):
 
 
 def _part(owner: Any, name: str) -> Any:
-    """A part of a layer. Raises ModelRefused where it is not there."""
+    """Finds a part of a layer. Raises ModelRefused where it is not there."""
     try:
         return attrgetter(name)(owner)
     except AttributeError as missing:
@@ -103,7 +103,7 @@ def _part(owner: Any, name: str) -> Any:
 
 
 def _linear(layer: nn.Module, name: str) -> nn.Linear:
-    """A linear layer. Raises ModelRefused for another one, as adapters make it."""
+    """Reads a linear layer. Raises ModelRefused for another one, as adapters make it."""
     part = _part(layer, name)
     if type(part) is not nn.Linear:
         raise ModelRefused(f"{name} is a {type(part).__name__}")
@@ -111,7 +111,7 @@ def _linear(layer: nn.Module, name: str) -> nn.Linear:
 
 
 def _norm(norm: Any, family: Family) -> Norm:
-    """A normalisation's numbers; none where a layer has none there."""
+    """Reads a normalisation's numbers; none where a layer has none there."""
     if norm is None or isinstance(norm, nn.Identity):
         return NO_NORM
     weight, centred = norm.weight.detach().float(), isinstance(norm, nn.LayerNorm)
@@ -121,7 +121,7 @@ def _norm(norm: Any, family: Family) -> Norm:
 
 
 def _activation(function: Any) -> int:
-    """The number of an activation. Raises ModelRefused for one that the kernels have not."""
+    """Reads the number of an activation. Raises ModelRefused for one that the kernels have not."""
     if type(function) not in ACTIVATIONS:
         raise ModelRefused(f"they have no activation {type(function).__name__}")
     return ACTIVATIONS[type(function)]
@@ -131,9 +131,9 @@ def _check_parts(layer: nn.Module, names: LayerNames) -> None:
     """Raises ModelRefused for a layer that has weights of other parts too, as attention to another text's states."""
     heads = (f"{names.attention}.{name}" for name in HEAD_NORMS)
     listed = {*names.inputs, names.output, *names.inner, names.down, *names.norms, *heads}
-    others = [name for name, _ in layer.named_parameters() if name.rpartition(".")[0] not in listed]
-    if others:
-        raise ModelRefused(f"{type(layer).__name__} has more parts: {others[0]}")
+    unlisted = [name for name, _ in layer.named_parameters() if name.rpartition(".")[0] not in listed]
+    if unlisted:
+        raise ModelRefused(f"{type(layer).__name__} has more parts: {unlisted[0]}")
 
 
 def _check_sizes(linears: list[nn.Linear], head: int, queries: int, keys: int) -> None:
@@ -158,8 +158,8 @@ def _common_kind(norms: list[Norm], head_norms: list[Norm]) -> tuple[float, bool
 
 
 def alternating(inner: list[nn.Linear]) -> nn.Linear:
-    """One layer of two, or of a merged one: the first half of each block of its outputs is the gate's, the second the
-    product's."""
+    """Makes one layer of two, or of a merged one: the first half of each block of its outputs is the gate's, the
+    second the product's."""
     weight = torch.cat([linear.weight.detach() for linear in inner])
     half = block_of(len(weight)) // 2
     merged = nn.Linear(weight.shape[1], len(weight), device="meta")

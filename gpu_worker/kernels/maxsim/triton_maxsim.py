@@ -20,9 +20,9 @@ from torch import Tensor
 
 from gpu_worker.device.transfer import to_device
 from gpu_worker.kernels.maxsim.maxsim_kernels import EMPTY_DOCUMENT, Comparison, Mask, Texts
-from gpu_worker.kernels.maxsim.tiles import score_pairs
+from gpu_worker.kernels.maxsim.maxsim_tiles import score_pairs
 from gpu_worker.kernels.rows.row_kernels import ALIGNMENT, aligned_rows
-from gpu_worker.ragged.texts import Counts
+from gpu_worker.ragged.batch import Counts
 from shared.vectors import Layout
 
 CHUNK_ROWS = 1024
@@ -62,7 +62,7 @@ FLOAT32 = KernelVariant(block_m=64, block_k=32, resident=False, warps=4, stages=
 
 
 def variant_of(dtype: torch.dtype, width: int) -> KernelVariant:
-    """The variant for rows of a type and width. It depends on nothing else, so a score does not either."""
+    """Chooses the variant for rows of a type and width. It depends on nothing else, so a score does not either."""
     if dtype is torch.float32:  # no tensor cores: a whole row in registers would not fit
         return FLOAT32
     if width <= UP_TO_64.block_k:
@@ -176,7 +176,7 @@ def _upload(items: npt.NDArray[np.int32], row_mask: Mask | None, device: torch.d
 
 
 def _programs(device: torch.device) -> int:
-    """The size of the persistent grid; Triton's interpreter runs a small one on the CPU."""
+    """Chooses the size of the persistent grid; Triton's interpreter runs a small one on the CPU."""
     if device.type == "cpu":
         return 3
     return PROGRAMS_PER_PROCESSOR * torch.cuda.get_device_properties(device).multi_processor_count
