@@ -10,7 +10,6 @@ import ctypes
 import gc
 import resource
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,8 +17,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from frontend_service.access.api_keys import ApiKeys
-from frontend_service.api.http.app import Hosts
-from frontend_service.api.http.pages import http_server
+from frontend_service.api.http.app import App
+from frontend_service.api.http.pages import all_routes
 from frontend_service.api.http.port import HttpServer
 from frontend_service.api.selvage_v1 import servicers
 from frontend_service.api.tei_v1 import tei_servicers
@@ -29,7 +28,6 @@ from frontend_service.settings import FrontendSettings
 from frontend_service.workers.fleet import Fleet
 from frontend_service.workers.transport import WorkerTransport, received_bytes
 from shared import reporting, security, tasks
-from shared.caller import Caller
 from shared.security import Fresh, Identity, LinkSecret, is_loopback
 from shared.server.calls import Calls
 from shared.server.grpc_server import Server, until_told_to_stop
@@ -66,7 +64,8 @@ async def main(settings: FrontendSettings) -> None:
     servicers.register(frontend, server.grpc)
     tei_servicers.register(frontend, server.grpc)
     http = _http(settings, frontend, callers, page, metrics) if page and metrics else None
-    calls.check = _deadline_check(calls, fleet, http)
+    calls.check = fleet.check_terms
+    calls.local = (*servicers.LOCAL, *tei_servicers.LOCAL, *(http.local_routes if http else ()))
     if metrics:
         metrics.read(calls.admission, fleet)
     gc.collect()
@@ -144,28 +143,11 @@ def _http(
     """The HTTP API, None where it is not enabled. It shows the metrics even without --metrics."""
     if not settings.http_listen:
         return None
-    return http_server(
-        frontend,
-        keys=callers.keys is not None,
-        metrics=page.text,
-        observe_call=metrics.http,
-        tls=callers.tls,
-        drain_seconds=settings.drain_seconds,
-        hosts=Hosts.of(settings.http_listen),
-        origins=settings.http_cors_origin,
-    )
-
-
-def _deadline_check(calls: Calls, fleet: Fleet, http: HttpServer | None) -> Callable[[Caller], None]:
-    """A check that raises Overloaded for a call that needs a worker, if no worker could answer it in time."""
-    local_methods = (*servicers.LOCAL, *tei_servicers.LOCAL)
-    local_routes = frozenset[str]() if http is None else http.local_routes
-
-    def check(caller: Caller) -> None:
-        if not caller.method.startswith(local_methods) and caller.method not in local_routes:
-            fleet.check_terms(calls.terms(caller))
-
-    return check
+    routes = all_routes(keys=callers.keys is not None, is_draining=lambda: server.draining, metrics=page.text)
+    loopback = is_loopback(settings.http_listen)
+    app = App(frontend, routes, metrics.http, loopback=loopback, origins=settings.http_cors_origin)
+    server = HttpServer(app, callers.tls, settings.drain_seconds)
+    return server
 
 
 async def _until_stopped(supervising: asyncio.Task[None]) -> None:

@@ -32,16 +32,19 @@ from shared.jobs import (
 )
 from shared.load import Backlog, Load
 from shared.value_codec import (
+    BYTES,
+    VARINT,
     duration_from_pb,
     duration_to_pb,
     error_from_pb,
     error_to_pb,
     number,
+    read_varint,
+    varint,
     vectors_from_pb,
     vectors_to_pb,
 )
 from shared.vectors import DataType, InputType, Layout, OutputKind, ScoringMethod
-from shared.wire import BYTES, VARINT, read_varint, varint
 
 MESSAGE_JOBS = 4096
 """Most jobs in one message."""
@@ -371,7 +374,7 @@ class UnsentOutcome:
 
     def __init__(self, job_id: int, outcome: JobResult | SelvageError) -> None:
         self.job_id, self._outcome = job_id, outcome
-        chunks = [] if isinstance(outcome, SelvageError) else [pair for pair in _chunks(outcome) if len(pair[1])]
+        chunks = [] if isinstance(outcome, SelvageError) else [chunk for chunk in _chunks(outcome) if len(chunk[1])]
         self.left = sum(len(data) for _, data in chunks)
         self.frame = FRAME_BYTES + CHUNK_BYTES * len(chunks) + _end_bytes(outcome)
         self._rest = iter([(kind, memoryview(data)) for kind, data in chunks])
@@ -382,21 +385,21 @@ class UnsentOutcome:
         """Most bytes that the rest of the outcome takes in a message."""
         return self.left + self.frame
 
-    def add_part(self, message: pb.AttachResponse, room: int) -> None:
-        """Adds a part with at most `room` bytes of vectors and scores; it has the end once nothing is left."""
+    def add_part(self, message: pb.AttachResponse, most: int) -> None:
+        """Adds a part with at most `most` bytes of vectors and scores; it has the end once nothing is left."""
         part = message.answers.add(job_id=self.job_id)
-        while self._open is not None and room > 0:
-            piece = self.take_piece(room)
+        while self._open is not None and most > 0:
+            piece = self.take_piece(most)
             part.chunks.add(kind=piece.kind, data=bytes(piece.data))  # protobuf takes bytes, no views
-            room -= len(piece.data)
+            most -= len(piece.data)
         if self._open is None:
             _end(part.end, self._outcome)
 
-    def take_piece(self, room: int) -> LeadingPiece:
-        """Takes at most `room` of the bytes that are left, uncopied, for the head of a message, without the end."""
+    def take_piece(self, most: int) -> LeadingPiece:
+        """Takes at most `most` of the bytes that are left, uncopied, for the head of a message, without the end."""
         assert self._open is not None
         kind, data = self._open
-        piece = data[:room]
+        piece = data[:most]
         self.left -= len(piece)
         self._open = (kind, data[len(piece) :]) if len(piece) < len(data) else next(self._rest, None)
         return LeadingPiece(job_id=self.job_id, kind=kind, data=piece)

@@ -155,14 +155,14 @@ class DocumentTokenizer:
         self._untrained.check(ids, entry)
         prompt, *spans = _token_spans(encoding, document, len(reading.prompt), self._special)
         begin, end = prompt[1], length - (self._special.added - self._special.leading)
-        parts = [Window(start=begin, stop=end, spans=tuple(range(len(spans))))]
+        document_windows = [Window(start=begin, stop=end, spans=tuple(range(len(spans))))]
         if length > limit:
-            parts = self._windows(spans, (begin, end), document, reading)
+            document_windows = self._windows(spans, (begin, end), document, reading)
             around = length - (end - begin)
-            yield len(sequences.ids) + sum(around + window.stop - window.start for window in parts)
+            yield len(sequences.ids) + sum(around + window.stop - window.start for window in document_windows)
         ranges: dict[int, int] = {}  # by span, the place of its range
         yielded = len(sequences.ids)
-        for window in parts:
+        for window in document_windows:
             shift = window.start - begin
             chosen = [(spans[number][0] - shift, spans[number][1] - shift) for number in window.spans]
             window_ids = ids[:begin] + ids[window.start : window.stop] + ids[end:]
@@ -189,21 +189,21 @@ class DocumentTokenizer:
         """The windows over the tokens of a document that is over the limit, each with the prompt before it."""
         assert reading.overlap is not None
         around = tokens[0] + self._special.added - self._special.leading
-        room = reading.limit - around
-        if room < 1:
+        free_tokens = reading.limit - around
+        if free_tokens < 1:
             why = f"{document.entry}: the prompt fills the limit of {reading.limit} tokens"
             raise InvalidInput(f"{why}, nothing is left for a window", field=document.entry)
-        if reading.overlap >= room:
+        if reading.overlap >= free_tokens:
             raise InvalidInput(
-                f"window_overlap is {reading.overlap}, a window has room for {room} tokens of a text",
+                f"window_overlap is {reading.overlap}, a window has room for {free_tokens} tokens of a text",
                 field="window_overlap",
             )
         for number, (start, stop) in enumerate(spans):
-            if stop - start > room:
+            if stop - start > free_tokens:
                 entry = document.span_entry.format(number)
-                why = f"has {stop - start} tokens, a window has room for {room}"
+                why = f"has {stop - start} tokens, a window has room for {free_tokens}"
                 raise InputTooLong(f"{_name(document, number)} {why}{reading.reason}", field=entry)
-        return list(windows(spans, tokens, room, reading.overlap))
+        return list(windows(spans, tokens, free_tokens, reading.overlap))
 
 
 def _token_spans(encoding: Encoding, document: Document, prompt: int, special: SpecialTokens) -> list[Span]:
@@ -255,15 +255,15 @@ def _name(document: Document, number: int) -> str:
     return entry if document.chunks else f"{entry}, characters {start} to {end},"
 
 
-def windows(spans: Sequence[Span], document: Span, room: int, overlap: int) -> Iterator[Window]:
+def windows(spans: Sequence[Span], document: Span, most: int, overlap: int) -> Iterator[Window]:
     """Windows over a document that is longer than its model reads at once: long late chunking (arXiv:2409.04701).
 
     The paper cuts windows at fixed places, so a chunk may be pooled of rows that two passes gave. Here every span is
     pooled of one window, which has it as a whole.
 
-    Windows are of at most `room` tokens over the tokens `document`, such that every span is in one of them.
+    Windows are of at most `most` tokens over the tokens `document`, such that every span is in one of them.
 
-    Spans are taken by their starts, and no span is longer than `room`. A window begins `overlap` tokens before the
+    Spans are taken by their starts, and no span is longer than `most`. A window begins `overlap` tokens before the
     first span that the windows before it do not have, or later where that span would not fit; the first window begins
     with the document if that span fits.
     """
@@ -272,8 +272,8 @@ def windows(spans: Sequence[Span], document: Span, room: int, overlap: int) -> I
     place = 0
     while place < len(order):
         start, stop = spans[order[place]]
-        begin = first if not place and stop - first <= room else max(first, start - overlap, stop - room)
-        window_stop = min(begin + room, end)
+        begin = first if not place and stop - first <= most else max(first, start - overlap, stop - most)
+        window_stop = min(begin + most, end)
         after = place
         while after < len(order) and spans[order[after]][1] <= window_stop:
             after += 1

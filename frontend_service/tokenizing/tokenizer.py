@@ -88,9 +88,9 @@ class ModelTokenizer:
 
     def with_card(self, card: ModelCard) -> "ModelTokenizer":
         """The tokenizer of another model that reads the same file; both share what was read."""
-        other = copy(self)
-        other._read_card(card)
-        return other
+        adapted = copy(self)
+        adapted._read_card(card)
+        return adapted
 
     def _load(self, tokenizer_json: bytes, card: ModelCard) -> None:
         self.tokenizer = Tokenizer.from_buffer(tokenizer_json)
@@ -187,12 +187,10 @@ class ModelTokenizer:
     ) -> Chunks[TokenizedBatch]:
         """`texts` in chunks."""
         batches: list[TokenizedBatch] = []
-        tokens, start = 0, 0
-        numbers = range(len(texts)) if numbers is None else numbers
-        for chunk in in_chunks(texts, len(prompt)):
-            stop = start + len(chunk)
-            batches.append(self.texts(chunk, prompt, cut, entry, input_type, numbers[start:stop]))
-            tokens, start = tokens + batches[-1].tokens.total, stop
+        tokens = 0
+        for chunk, chunk_numbers in _numbered_chunks(texts, prompt, numbers):
+            batches.append(self.texts(chunk, prompt, cut, entry, input_type, chunk_numbers))
+            tokens += batches[-1].tokens.total
             yield tokens
         return TokenizedBatch.joined(batches)
 
@@ -247,11 +245,8 @@ class ModelTokenizer:
         numbers: Sequence[int] | None = None,
     ) -> Iterator[list[TokenizedText]]:
         """`shown` in chunks."""
-        start, numbers = 0, range(len(texts)) if numbers is None else numbers
-        for chunk in in_chunks(texts, len(prompt)):
-            stop = start + len(chunk)
-            yield list(self.shown(chunk, prompt, cut, entry, input_type, numbers[start:stop]))
-            start = stop
+        for chunk, chunk_numbers in _numbered_chunks(texts, prompt, numbers):
+            yield list(self.shown(chunk, prompt, cut, entry, input_type, chunk_numbers))
 
     def _check_cut(
         self, length: int, limit: int, cut: Truncation, side: TruncationSide, prompt_length: int, field: str
@@ -354,6 +349,17 @@ class ModelTokenizer:
         ids = self._encode(prompt).ids
         special = {*self._card.special_ids, *self._card.special_tokens.values()}  # a card may lack the former
         return len(ids) - (ids[-1:] != [] and ids[-1] in special)
+
+
+def _numbered_chunks(
+    texts: Sequence[str], prompt: str, numbers: Sequence[int] | None
+) -> Iterator[tuple[list[str], Sequence[int]]]:
+    """Texts in chunks, each with the numbers of its texts in the request; `numbers` None: these are all of them."""
+    start, numbers = 0, range(len(texts)) if numbers is None else numbers
+    for chunk in in_chunks(texts, len(prompt)):
+        stop = start + len(chunk)
+        yield chunk, numbers[start:stop]
+        start = stop
 
 
 def _without_tokens(field: str) -> InvalidInput:

@@ -164,8 +164,8 @@ def shortened(encoding: Encoding, length: int, side: TruncationSide) -> Encoding
     if over < length or not length:
         encoding.truncate(length, direction=side.name.lower())
         return encoding
-    other = TruncationSide.RIGHT if side is TruncationSide.LEFT else TruncationSide.LEFT
-    encoding.truncate(over, direction=other.name.lower())
+    opposite = TruncationSide.RIGHT if side is TruncationSide.LEFT else TruncationSide.LEFT
+    encoding.truncate(over, direction=opposite.name.lower())
     return encoding.overflowing[0]
 
 

@@ -17,10 +17,11 @@ from typing import NamedTuple
 
 import structlog
 
+from frontend_service.domain.limits import ExpectedReply, expected_reply
 from frontend_service.services.pipeline import ServedModel
-from frontend_service.workers.job_stream import ExpectedReply, expected_reply
 from frontend_service.workers.link import WorkerLink
 from frontend_service.workers.transport import WorkerTransport
+from shared.caller import Deadline, RequestTerms
 from shared.card import ModelCard
 from shared.errors import (
     DeadlineExceeded,
@@ -35,7 +36,6 @@ from shared.errors import (
 from shared.jobs import Job, JobResult, Priority
 from shared.load import UNREAD_MARGIN
 from shared.tasks import either
-from shared.terms import Deadline, RequestTerms
 
 PLAIN_TEXT = WorkerTransport()
 DNS = "dns:///"
@@ -162,7 +162,7 @@ class Fleet:
         If a worker that is suspected fails the job, one other is asked. If that answers, the first is set aside; else
         the job is at fault, and the first error is its own.
         """
-        job, expected = model.job(job), expected_reply(job, model.card)
+        job, expected = model.job(job), expected_reply(job.work, job.tokens, model.card, job.ranges)
         refusing, suspects = set[WorkerLink](), set[WorkerLink]()
         failure: SelvageError | None = None
         deadline = None if job.remaining is None else Deadline.after(job.remaining)
@@ -272,7 +272,7 @@ class Fleet:
         for address, model in serving:
             name, current = model.card.id, self._served.get(model.card.id)
             if name not in served:
-                stays = current is not None and any(_is_same(other, current) for _, other in serving)
+                stays = current is not None and any(_is_same(candidate, current) for _, candidate in serving)
                 served[name] = current if current is not None and stays else model
             if _is_same(model, served[name]):
                 self._standby.discard((address, name))
@@ -295,7 +295,7 @@ class Fleet:
             hosts: dict[str, str] = {}  # by address
             for target in self._targets:
                 try:
-                    hosts |= dict.fromkeys(await addresses_of(target), host_of(target))
+                    hosts |= dict.fromkeys(await addresses_of(target), name_in(target))
                 except (OSError, ValueError) as error:  # ValueError where the target holds no valid name
                     self._unresolved = f"{target} has no address: {error}"
             for address in set(hosts) - set(self._links):
@@ -404,7 +404,7 @@ def _kept_waiting(others: float) -> float:
     return min(1.0, 2 * others**2)
 
 
-def host_of(target: str) -> str:
+def name_in(target: str) -> str:
     """The name or address in a target, without the port."""
     return target.removeprefix(DNS).rpartition(":")[0].strip("[]")
 

@@ -7,7 +7,7 @@ large, and refuses NaN and infinity.
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,27 +18,23 @@ import grpc
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from frontend_service.domain.limits import ExpectedReply
 from selvage.worker.v1 import worker_pb2 as pb
 from shared import tasks
-from shared.card import ModelCard
 from shared.errors import GivenBack, LimitExceeded, ResultTooLarge, SelvageError, WorkerUnavailable
-from shared.jobs import MESSAGE_SEQUENCES, ChunkKind, Classify, Encode, Job, JobResult, MaxSim, PackedBytes, Score
+from shared.jobs import MESSAGE_SEQUENCES, Job, JobResult, PackedBytes
 from shared.link_codec import ResultAssembly, job_bytes, jobs_to_pb, leading_piece, load_from_pb
 from shared.load import SHORT, Load
 from shared.server.status import to_domain_error
 from shared.tasks import THREAD_BYTES, either, offload
-from shared.vectors import DataType, Layout, OutputKind
-from shared.wire import MESSAGE_BYTES
+from shared.value_codec import MESSAGE_BYTES
+from shared.vectors import DataType
 
 MESSAGE_JOBS = 1024
 """Most jobs in one message; the rest goes into the next."""
 SILENCE = 5.0
 """Seconds without a message, while this process runs, after which a worker counts as lost; it sends one every second at
 least."""
-
-
-NUMBER_BYTES = 4
-"""Bytes of a score, an id, a weight or a winner on the link."""
 INFINITY = {DataType.FLOAT16: 0x7C00, DataType.BFLOAT16: 0x7F80}
 """The 16 bits of infinity in each type, without the sign; larger ones are NaN."""
 
@@ -52,100 +48,6 @@ class WrongReply(Exception):
     def __init__(self, reason: str, numbers: str = "") -> None:
         super().__init__(f"{reason} ({numbers})" if numbers else reason)
         self.reason = reason
-
-
-@dataclass(frozen=True, slots=True)
-class KindBytes:
-    """Bytes of one kind in a reply: `fixed` of them, and more for each token row or each entry of a sparse vector."""
-
-    fixed: int = 0
-    row: int = 0
-    entry: int = 0
-
-    def size(self, rows: int, entries: int) -> int:
-        """All bytes of this kind, with so many token rows and entries."""
-        return self.fixed + self.row * rows + self.entry * entries
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpectedReply:
-    """What the reply to one job must be.
-
-    `kinds`: the bytes of each kind of chunk. `sequences`: those of the job. `rows`, `entries`: most token rows, and
-    most entries of sparse vectors, of all sequences; 0: none are told. `dense`, `tokens`: the dimensions of dense rows
-    and of token rows, 0 for none. `unit`: whether all rows are of unit length.
-    """
-
-    kinds: Mapping[int, KindBytes]
-    sequences: int = 0
-    rows: int = 0
-    entries: int = 0
-    dense: int = 0
-    tokens: int = 0
-    data_type: DataType = DataType.FLOAT32
-    unit: bool = False
-
-
-def expected_reply(job: Job, card: ModelCard) -> ExpectedReply:
-    """What a worker with this model should reply to a job."""
-    match job.work:
-        case Encode() as work:
-            return _of_encode(job, work, card)
-        case Classify() as work:
-            return _of_classify(job, work, card)
-        case Score() as work:
-            lengths, queries = job.tokens.lengths, work.queries
-            return _of_scores(lengths[:queries], len(lengths) - queries, work.layout, explain=work.explain)
-        case MaxSim() as work:
-            columns = job.tokens.lengths if work.queries is None else work.queries.lengths
-            return _of_scores(columns, len(work.documents.lengths), work.layout, explain=work.explain)
-
-
-def _of_scores(columns: Sequence[int], documents: int, layout: Layout, *, explain: bool) -> ExpectedReply:
-    """Scores of queries with so many rows or tokens each, with so many documents."""
-    rows, across = layout.shape(len(columns), documents)
-    scores = KindBytes(NUMBER_BYTES * rows * across)
-    if not explain:
-        return ExpectedReply(kinds={ChunkKind.SCORES: scores})
-    matches = KindBytes(NUMBER_BYTES * sum(columns) * across)
-    return ExpectedReply(kinds={ChunkKind.SCORES: scores, ChunkKind.WINNERS: matches, ChunkKind.SIMILARITIES: matches})
-
-
-def _of_classify(job: Job, work: Classify, card: ModelCard) -> ExpectedReply:
-    logits, sequences = NUMBER_BYTES * len(card.labels), len(job.tokens)
-    if not work.tokens:
-        return ExpectedReply(kinds={ChunkKind.SCORES: KindBytes(logits * sequences)})
-    return ExpectedReply(kinds={ChunkKind.SCORES: KindBytes(row=logits)}, sequences=sequences, rows=job.tokens.total)
-
-
-def _of_encode(job: Job, work: Encode, card: ModelCard) -> ExpectedReply:
-    data_type, sequences, kinds = work.data_type, len(job.tokens), dict[int, KindBytes]()
-    dense = tokens = entries = 0
-    if OutputKind.DENSE in work.outputs:
-        rows, dense = sequences if job.ranges is None else len(job.ranges), work.dimensions or card.dense_width
-        kinds[ChunkKind.DENSE] = KindBytes(rows * data_type.row_bytes(dense))
-        if data_type.scale_bytes:
-            kinds[ChunkKind.DENSE_SCALES] = KindBytes(rows * data_type.scale_bytes)
-    if OutputKind.MULTI_VECTOR in work.outputs:
-        tokens = work.dimensions or card.multi_vector_dimensions
-        kinds[ChunkKind.MULTI_VECTOR] = KindBytes(row=data_type.row_bytes(tokens))
-        if data_type.scale_bytes:
-            kinds[ChunkKind.MULTI_VECTOR_SCALES] = KindBytes(row=data_type.scale_bytes)
-        if work.token_ids:
-            kinds[ChunkKind.TOKEN_IDS] = KindBytes(row=NUMBER_BYTES)
-    if OutputKind.SPARSE in work.outputs:
-        kinds[ChunkKind.SPARSE_INDICES] = kinds[ChunkKind.SPARSE_VALUES] = KindBytes(entry=NUMBER_BYTES)
-        entries = sequences * min(work.sparse_top_k or card.vocabulary_size, card.vocabulary_size)
-    return ExpectedReply(
-        kinds=kinds,
-        sequences=sequences,
-        rows=job.tokens.total if tokens else 0,
-        entries=entries,
-        dense=dense,
-        tokens=tokens,
-        data_type=data_type,
-        unit=(work.normalize or not dense) and (work.normalize_tokens or not tokens),
-    )
 
 
 class ReplyCheck:
@@ -365,14 +267,14 @@ class JobStream:
     def _next_message(self) -> bytes | None:
         """A message with the cancels and small jobs that wait; None where none do."""
         jobs: list[Job] = []
-        room = THREAD_BYTES
-        while self._outgoing and room > 0 and len(jobs) < MESSAGE_JOBS:
+        free_bytes = THREAD_BYTES
+        while self._outgoing and free_bytes > 0 and len(jobs) < MESSAGE_JOBS:
             pending = self._outgoing.popleft()
             if pending.future.done():
                 continue  # cancelled before it was sent
             pending.sent = True
             jobs.append(pending.job)
-            room -= job_bytes(pending.job)
+            free_bytes -= job_bytes(pending.job)
         if not (jobs or self._cancelled):
             return None
         message = jobs_to_pb(jobs, self._fingerprint)
@@ -403,12 +305,12 @@ class JobStream:
         """Parses a message. A leading piece of a result, if it has one, goes to its job without being copied."""
         split = leading_piece(raw)
         if split is not None:
-            piece, rest = split
+            piece, behind = split
             pending = self._pending.get(piece.job_id)
             if pending is not None and not pending.future.done():
                 with self._failing(pending):
                     pending.append(piece.kind, piece.data)
-            raw = bytes(rest)
+            raw = bytes(behind)
         return parse_response(raw)
 
     def _add_part(self, part: pb.AnswerPart) -> None:

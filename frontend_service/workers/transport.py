@@ -8,7 +8,6 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,13 @@ from frontend_service.tokenizing.tokenizer import ModelTexts, read_files
 from frontend_service.workers.job_stream import WrongReply
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
-from shared import value_codec as codec
 from shared.caller import AUTHORIZATION
 from shared.card import ModelCard
 from shared.errors import WorkerUnavailable, shorten
 from shared.security import LinkSecret
 from shared.server.options import channel_options
 from shared.server.status import to_domain_error
+from shared.value_codec import card_from_pb
 
 RECEIVED_BYTES = 2 * 1024 * 1024
 """Least limit for a worker's message: an honest one has less than a mebibyte beside the lengths of one result. Parsed,
@@ -104,31 +103,17 @@ def failure_of(error: grpc.aio.AioRpcError, address: str, host: str, transport: 
     return to_domain_error(error).message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerDescription:
-    """The model, the adapters over it, and when the worker refuses a job: see `ServedModel`."""
+async def describe(channel: grpc.aio.Channel, metadata: Metadata) -> tuple[list[ModelCard], pb.DescribeResponse]:
+    """Asks a worker for its description; returns it with its cards: the model's, then those of the adapters over it.
 
-    card: ModelCard
-    adapters: tuple[ModelCard, ...]
-    queued_tokens: int
-    queue_seconds: float
-
-
-async def describe(channel: grpc.aio.Channel, metadata: Metadata) -> WorkerDescription:
-    """Asks a worker for its description. Raises grpc's AioRpcError, and WrongReply for one that makes no sense."""
+    Raises grpc's AioRpcError, and WrongReply for one that makes no sense.
+    """
     stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
     message = await stub.Describe(pb.DescribeRequest(), timeout=TIMEOUT, metadata=metadata)
     try:
-        card = codec.card_from_pb(message.card)
-        adapters = tuple(map(codec.card_from_pb, message.adapters))
+        return [card_from_pb(card) for card in (message.card, *message.adapters)], message
     except ValueError as error:
         raise WrongReply("its card is not understood", shorten(str(error))) from None
-    return WorkerDescription(
-        card=card,
-        adapters=adapters,
-        queued_tokens=message.queued_tokens,
-        queue_seconds=message.queue_seconds or inf,
-    )
 
 
 async def fetch_texts(

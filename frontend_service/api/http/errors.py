@@ -1,12 +1,10 @@
 """Errors as HTTP replies, in the form of each dialect: status, body and headers."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from frontend_service.api.http.fields import InvalidJson
-from frontend_service.api.http.replies import HttpReply, to_json
+from frontend_service.api.http.routes import ErrorDialect, HttpReply, to_json
 from shared.errors import (
     DeadlineExceeded,
     InputTooLarge,
@@ -65,30 +63,16 @@ STATUS_MEANINGS = {
 """The meaning of each status, for the OpenAPI document."""
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorDialect:
-    """The form of errors that a family of clients knows.
+def statuses_of(dialect: ErrorDialect) -> dict[int, str]:
+    """All statuses of a dialect, each with its meaning."""
+    return dict(sorted({**STATUS_MEANINGS, **dialect.more_statuses}.items()))
 
-    `name`: its name in the OpenAPI document; `status`: gives the status of an error; `body`: makes a body of an error,
-    its status, message and field; `schema`: that of the body; `more_statuses`: statuses that only this dialect has.
-    """
 
-    name: str
-    status: Callable[[SelvageError], int]
-    body: Callable[[SelvageError, int, str, str], Any]
-    schema: Mapping[str, Any]
-    more_statuses: dict[int, str] = field(default_factory=dict)
-
-    @property
-    def statuses(self) -> dict[int, str]:
-        """All statuses of this dialect, each with its meaning."""
-        return dict(sorted((STATUS_MEANINGS | self.more_statuses).items()))
-
-    def error_reply(self, error: SelvageError) -> HttpReply:
-        """Makes the reply for an error."""
-        status = self.status(error)
-        field, message = printable(error.field), printable(error.message)
-        return HttpReply(status=status, body=to_json(self.body(error, status, message, field)), headers=_headers(error))
+def error_reply(dialect: ErrorDialect, error: SelvageError) -> HttpReply:
+    """Makes the reply for an error."""
+    status = dialect.status(error)
+    field, message = printable(error.field), printable(error.message)
+    return HttpReply(status=status, body=to_json(dialect.body(error, status, message, field)), headers=_headers(error))
 
 
 def _headers(error: SelvageError) -> tuple[tuple[str, str], ...]:

@@ -34,8 +34,8 @@ from frontend_service.domain.requests import (
     Truncation,
 )
 from frontend_service.services.classify import Classified, ClassifiedTokens
-from frontend_service.services.models import Detokenized, ModelDescription, ShownTexts
-from frontend_service.services.pipeline import Answer, Timing
+from frontend_service.services.models import Detokenized, ShownTexts
+from frontend_service.services.pipeline import Answer, ServedModel, Timing
 from frontend_service.services.rank import Reranked
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2, usage_pb2, vectors_pb2
 from selvage.v1.embedding_pb2 import EmbedResponse, EmbedStreamResponse
@@ -44,9 +44,8 @@ from shared.errors import InvalidInput, SelvageError, printable
 from shared.jobs import HybridWeights, PackedBytes, Rows
 from shared.link_codec import weights_from_pb
 from shared.server.options import REQUEST_BYTES
-from shared.value_codec import card_to_pb, duration_to_pb, number, vectors_from_pb
+from shared.value_codec import BYTES, card_to_pb, duration_to_pb, number, varint, vectors_from_pb
 from shared.vectors import DataType, InputType, Layout, OutputKind, ScoringMethod, TruncationSide
-from shared.wire import BYTES, varint
 
 E = TypeVar("E", bound=IntEnum)
 
@@ -100,6 +99,16 @@ def truncation_from_pb(message: Prompted) -> Truncation:
     return Truncation(
         truncate=optional_field(message, "truncate"), side=side, max_tokens=positive_field(message, "max_tokens")
     )
+
+
+def _text_fields(message: Prompted) -> dict[str, Any]:
+    """Fields that requests about texts have in common, by their names in the domain types."""
+    return {
+        "model": message.model,
+        "texts": tuple(message.texts),
+        "prompt": prompt_from_pb(message),
+        "cut": truncation_from_pb(message),
+    }
 
 
 def id_lists_from_pb(tokenized: Iterable[embedding_pb2.TokenIds]) -> tuple[Sequence[int], ...]:
@@ -181,11 +190,8 @@ def embed_request_from_pb(message: embedding_pb2.EmbedRequest, limits: Limits = 
             raise InvalidInput(f"outputs[{index}] is unspecified", field=f"outputs[{index}]")
         outputs[enum_from_pb(OutputKind, kind, f"outputs[{index}]", OutputKind.DENSE)] = None
     return EmbedRequest(
-        model=message.model,
-        texts=tuple(message.texts),
+        **_text_fields(message),
         tokenized=id_lists_from_pb(message.tokenized),
-        prompt=prompt_from_pb(message),
-        cut=truncation_from_pb(message),
         outputs=tuple(outputs),
         dimensions=optional_field(message, "dimensions"),
         normalize=optional_field(message, "normalize"),
@@ -275,15 +281,12 @@ def halve_request(message: embedding_pb2.EmbedRequest) -> list[tuple[int, embedd
     return requests
 
 
-def _score_options(message: ranking_pb2.RerankRequest | ranking_pb2.ScoreRequest) -> dict[str, Any]:
+Scoring = ranking_pb2.RerankRequest | ranking_pb2.ScoreRequest
+
+
+def _score_options(message: Scoring) -> dict[str, Any]:
     """Fields that Rerank and Score have in common, by their names in the domain types."""
     method = enum_from_pb(ScoringMethod, message.method, "method", ScoringMethod.DENSE) if message.method else None
-    cuts = {
-        side: Truncation(
-            truncate=optional_field(message, "truncate"), max_tokens=positive_field(message, field), field=field
-        )
-        for side, field in (("query_cut", "max_tokens_per_query"), ("document_cut", "max_tokens_per_document"))
-    }
     return {
         "model": message.model,
         "method": method,
@@ -291,13 +294,18 @@ def _score_options(message: ranking_pb2.RerankRequest | ranking_pb2.ScoreRequest
         "instruction": optional_field(message, "instruction"),
         "weights": _weights_from_pb(message, method),
         "part_of_list": message.part_of_list,
-        **cuts,
+        "query_cut": _cut_from_pb(message, "max_tokens_per_query"),
+        "document_cut": _cut_from_pb(message, "max_tokens_per_document"),
     }
 
 
-def _weights_from_pb(
-    message: ranking_pb2.RerankRequest | ranking_pb2.ScoreRequest, method: ScoringMethod | None
-) -> HybridWeights | None:
+def _cut_from_pb(message: Scoring | ranking_pb2.MaxSimRequest, field: str) -> Truncation:
+    """The treatment of texts over the limit that `field` sets."""
+    truncate = optional_field(message, "truncate")
+    return Truncation(truncate=truncate, max_tokens=positive_field(message, field), field=field)
+
+
+def _weights_from_pb(message: Scoring, method: ScoringMethod | None) -> HybridWeights | None:
     if not message.HasField("weights"):
         return None
     if method is not ScoringMethod.HYBRID:
@@ -367,14 +375,7 @@ def max_sim_request_from_pb(message: ranking_pb2.MaxSimRequest) -> MaxSimRequest
         query_texts=tuple(message.query_texts),
         model=message.model,
         instruction=optional_field(message, "instruction") if message.query_texts else None,
-        query_cut=_query_truncation(message) if message.query_texts else Truncation(),
-    )
-
-
-def _query_truncation(message: ranking_pb2.MaxSimRequest) -> Truncation:
-    field = "max_tokens_per_query"
-    return Truncation(
-        truncate=optional_field(message, "truncate"), max_tokens=positive_field(message, field), field=field
+        query_cut=_cut_from_pb(message, "max_tokens_per_query") if message.query_texts else Truncation(),
     )
 
 
@@ -394,11 +395,8 @@ def max_sim_response_to_pb(request: MaxSimRequest, answer: Answer) -> ranking_pb
 
 def classify_request_from_pb(message: classification_pb2.ClassifyRequest) -> ClassifyRequest:
     return ClassifyRequest(
-        model=message.model,
-        texts=tuple(message.texts),
+        **_text_fields(message),
         pairs=tuple(message.text_pairs),
-        prompt=prompt_from_pb(message),
-        cut=truncation_from_pb(message),
         normalize=optional_field(message, "normalize"),
     )
 
@@ -412,10 +410,7 @@ def classify_response_to_pb(classified: Classified) -> classification_pb2.Classi
 
 def classify_tokens_request_from_pb(message: classification_pb2.ClassifyTokensRequest) -> ClassifyTokensRequest:
     return ClassifyTokensRequest(
-        model=message.model,
-        texts=tuple(message.texts),
-        prompt=prompt_from_pb(message),
-        cut=truncation_from_pb(message),
+        **_text_fields(message),
         token_id=optional_field(message, "token_id"),
         normalize=optional_field(message, "normalize"),
     )
@@ -436,18 +431,12 @@ def classify_tokens_response_to_pb(tokens: ClassifiedTokens) -> classification_p
     return response
 
 
-def get_model_response_to_pb(description: ModelDescription) -> model_pb2.GetModelResponse:
-    limits = limits_to_pb(description.limits, description.queued_tokens)
-    return model_pb2.GetModelResponse(card=card_to_pb(description.card), limits=limits)
+def get_model_response_to_pb(model: ServedModel, limits: Limits) -> model_pb2.GetModelResponse:
+    return model_pb2.GetModelResponse(card=card_to_pb(model.card), limits=limits_to_pb(limits, model.queued_tokens))
 
 
 def tokenize_request_from_pb(message: model_pb2.TokenizeRequest) -> TokenizeRequest:
-    return TokenizeRequest(
-        model=message.model,
-        texts=tuple(message.texts),
-        prompt=prompt_from_pb(message),
-        cut=truncation_from_pb(message),
-    )
+    return TokenizeRequest(**_text_fields(message))
 
 
 def tokenize_response_to_pb(shown: ShownTexts) -> model_pb2.TokenizeResponse:

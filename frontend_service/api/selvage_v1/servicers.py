@@ -5,7 +5,7 @@ outcome.
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -32,11 +32,10 @@ from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest, EmbedStre
 from selvage.v1.embedding_pb2_grpc import EmbeddingServiceServicer, add_EmbeddingServiceServicer_to_server
 from selvage.v1.model_pb2_grpc import ModelServiceServicer, add_ModelServiceServicer_to_server
 from selvage.v1.ranking_pb2_grpc import RankingServiceServicer, add_RankingServiceServicer_to_server
-from shared.caller import Caller
+from shared.caller import Caller, Deadline, RequestTerms
 from shared.errors import DeadlineExceeded, Overloaded, ResultTooLarge, SelvageError
 from shared.server.admission import OpenStream
 from shared.server.interceptor import CALLER
-from shared.terms import Deadline, RequestTerms
 from shared.value_codec import card_to_pb
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -152,7 +151,7 @@ class ModelServicer(_SelvageServicer, ModelServiceServicer):
     """The service selvage.v1.ModelService. Its replies have no times."""
 
     async def GetModel(self, message: model_pb2.GetModelRequest, context: Context) -> model_pb2.GetModelResponse:
-        return codec.get_model_response_to_pb(self._frontend.models.get(message.model))
+        return codec.get_model_response_to_pb(self._frontend.models.get(message.model), self._frontend.limits)
 
     async def ListModels(self, message: model_pb2.ListModelsRequest, context: Context) -> model_pb2.ListModelsResponse:
         return model_pb2.ListModelsResponse(cards=map(card_to_pb, self._frontend.models.cards()))
@@ -247,15 +246,14 @@ class BatchStream:
                     raise
 
     async def _call(self, part: "_BatchPart", head: EmbedStreamResponse) -> bytes:
-        """Computes a part as one call, which ends before the last reply is read: reading may take long."""
-        calls, caller = self._frontend.calls, self._caller
-        async with calls.admission.stream_requests:
-            if self._deadline is not None:
-                caller = replace(caller, remaining=self._deadline.remaining())
-            with calls.running(caller):
-                async with calls.timeout(caller):
-                    response = await self._embed(part.request, part.size, caller)
-                    return await self._frontend.pipeline.offload(calls.admission.reserved, response.serialize_in, head)
+        """Computes a part as one call."""
+        calls, pipeline = self._frontend.calls, self._frontend.pipeline
+
+        async def work(caller: Caller) -> bytes:
+            response = await self._embed(part.request, part.size, caller)
+            return await pipeline.offload(calls.admission.reserved, response.serialize_in, head)
+
+        return await calls.answer_in_stream(self._caller, self._deadline, work)
 
 
 @dataclass(slots=True)

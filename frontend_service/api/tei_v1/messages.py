@@ -6,7 +6,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from frontend_service.api.packed import put_floats, put_pairs, put_rows
+from frontend_service.api.packed import put_floats, put_rows, put_weights
+from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import (
     ClassifyRequest,
     DetokenizeRequest,
@@ -18,8 +19,8 @@ from frontend_service.domain.requests import (
     Truncation,
 )
 from frontend_service.services.classify import Classified
-from frontend_service.services.models import Detokenized, ModelDescription, ShownTexts
-from frontend_service.services.pipeline import Answer, Timing
+from frontend_service.services.models import Detokenized, ShownTexts
+from frontend_service.services.pipeline import Answer, ServedModel, Timing
 from frontend_service.services.rank import Reranked
 from frontend_service.tokenizing.tokenizer import TokenizedText
 from shared.card import ModelCard
@@ -115,9 +116,9 @@ def _milliseconds(nanoseconds: int) -> str:
     return str(int(nanoseconds / NANOSECONDS * MILLISECONDS))
 
 
-def info_response_to_pb(description: ModelDescription, requests: int, threads: int) -> pb.InfoResponse:
+def info_response_to_pb(model: ServedModel, limits: Limits, requests: int, threads: int) -> pb.InfoResponse:
     """The model that is served and its limits. `requests`: most requests at once; `threads`: how many tokenise."""
-    card, limits = description.card, description.limits
+    card = model.card
     return pb.InfoResponse(
         version=_version(),
         model_id=card.id,
@@ -125,7 +126,7 @@ def info_response_to_pb(description: ModelDescription, requests: int, threads: i
         model_type=model_type(card),
         max_concurrent_requests=requests,
         max_input_length=card.max_tokens,
-        max_batch_tokens=min(limits.request_tokens, description.queued_tokens),
+        max_batch_tokens=min(limits.request_tokens, model.queued_tokens),
         max_client_batch_size=min(limits.texts, limits.documents),
         tokenization_workers=threads,
     )
@@ -172,7 +173,7 @@ def embed_sparse_response_to_pb(request: EmbedRequest, answer: Answer) -> pb.Emb
     rows = answer.result.sparse
     assert rows is not None
     reply = pb.EmbedSparseResponse(metadata=_text_metadata(request, answer))
-    put_pairs(reply, "sparse_embeddings", rows.indices, rows.values)
+    put_weights(reply, "sparse_embeddings", rows.indices, rows.values)
     return reply
 
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from benchmarks.instant_worker import InstantEngine, InstantJob, card, instant_driver
-from frontend_service.workers.job_stream import ReplyCheck, expected_reply
+from frontend_service.domain.limits import expected_reply
+from frontend_service.workers.job_stream import ReplyCheck
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.errors import UnsupportedTask
 from shared.jobs import Classify, Encode, Job, RaggedTokens
@@ -27,7 +28,7 @@ def test_a_frontend_takes_its_results(outputs: tuple[OutputKind, ...], data_type
     asked = job(1, 3, 5, outputs=set(outputs) - {OutputKind.SPARSE}, data_type=data_type)
     message = pb.AttachResponse()
     UnsentOutcome(asked.id, InstantJob(asked).result()).add_part(message, 1 << 26)
-    check, assembly = ReplyCheck(expected_reply(asked, card())), ResultAssembly()
+    check, assembly = ReplyCheck(expected_reply(asked.work, asked.tokens, card())), ResultAssembly()
     for part in message.answers:
         for chunk in part.chunks:
             check.take(chunk.kind, chunk.data)

@@ -11,16 +11,15 @@ from kinds import qwen
 from tokenizers import AddedToken, Tokenizer, decoders
 
 from frontend_service.api.selvage_v1 import codec
-from frontend_service.domain.limits import Limits
+from frontend_service.domain.limits import Limits, expected_reply
 from frontend_service.domain.requests import ScoreRequest
 from frontend_service.services.pipeline import Answer, Pipeline, ServedModel
 from frontend_service.services.rank import RankingService, Reranked
 from frontend_service.tokenizing.tokenizer import ModelTexts, ModelTokenizer
-from frontend_service.workers.job_stream import expected_reply
 from selvage.v1 import ranking_pb2
+from shared.caller import RequestTerms
 from shared.card import Listwise, ModelCard
 from shared.jobs import Job, JobResult, Rows
-from shared.terms import RequestTerms
 from shared.vectors import ScoringMethod, Task
 
 LATER = RequestTerms.within(3600)
@@ -86,7 +85,7 @@ class Blocks(FakeWorker):
     async def run(self, model: ServedModel, job: Job) -> JobResult:
         self.jobs.append(job)
         assert job.ranges is not None
-        expected_reply(job, model.card)
+        expected_reply(job.work, job.tokens, model.card, job.ranges)
         self.rows = [
             np.random.default_rng(list(sequence.encode())).standard_normal((count, 8), dtype="<f4")
             for sequence, count in zip(self.blocks, job.ranges.counts, strict=True)

@@ -18,10 +18,10 @@ from frontend_service.frontend import Frontend
 from frontend_service.services.pipeline import Pipeline
 from frontend_service.settings import FrontendSettings
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
+from shared.caller import RequestTerms
 from shared.errors import InputTooLong, InvalidInput
 from shared.jobs import Job, JobResult, Rows, SparseRows
 from shared.server.calls import Calls
-from shared.terms import RequestTerms
 from shared.vectors import OutputKind, ScoringMethod, Task
 from tei.v1 import tei_pb2
 

@@ -18,10 +18,10 @@ from frontend_service.services.pipeline import Pipeline
 from frontend_service.services.rank import RankingService
 from selvage.v1 import classification_pb2 as pb
 from selvage.v1 import ranking_pb2, vectors_pb2
+from shared.caller import RequestTerms
 from shared.card import ModelCard
 from shared.errors import InvalidInput, LimitExceeded, ResultTooLarge, UnsupportedTask
 from shared.jobs import Classify
-from shared.terms import RequestTerms
 from shared.vectors import Activation, ScoringMethod, Task
 
 CROSS = {

@@ -8,6 +8,7 @@ from fake_workers import JOB, FakeWorker, World, streams
 from structlog.testing import capture_logs
 
 from frontend_service.workers import fleet, link
+from shared.caller import RequestTerms
 from shared.errors import (
     DeadlineExceeded,
     GivenBack,
@@ -20,7 +21,6 @@ from shared.errors import (
 )
 from shared.jobs import Classify, Job, Priority, RaggedTokens
 from shared.load import UNREAD_MARGIN, Backlog, Load
-from shared.terms import RequestTerms
 from support.references import eventually
 
 BUSY = Load(

@@ -10,7 +10,7 @@ import pytest
 from asgi import HttpApi, Told, Wide, Worker
 
 from frontend_service.api.http.app import SENT_AT_ONCE
-from frontend_service.api.http.replies import with_base64, with_list
+from frontend_service.api.http.routes import with_base64, with_list
 from frontend_service.services.pipeline import ServedModel
 from shared.jobs import Encode, Job, JobResult, Rows
 from shared.vectors import OutputKind

@@ -6,9 +6,9 @@ import pytest
 from asgi import HttpApi, Worker
 from wire import Response, post, serving, told
 
-from frontend_service.api.http.app import Hosts
 from frontend_service.settings import FrontendSettings
 from shared.errors import Unauthenticated
+from shared.security import is_loopback
 from shared.server.calls import Calls
 
 CLOSE = b"Connection: close"
@@ -71,7 +71,7 @@ async def test_kinds_of_json_are_json(kind: bytes) -> None:
 )
 async def test_names_that_are_not_ours_are_refused(listen: str, host: bytes, status: int) -> None:
     """On a port that only this machine reaches, a name can be only one that a web page has pointed here."""
-    response = await one(HttpApi(Worker(), hosts=Hosts.of(listen)), get(b"/v1/models", host))
+    response = await one(HttpApi(Worker(), loopback=is_loopback(listen)), get(b"/v1/models", host))
     assert response.status == status
     if status == 421:
         message = response.json["error"]["message"]

@@ -16,10 +16,10 @@ from frontend_service.services.pipeline import Pipeline, ServedModel
 from frontend_service.services.rank import RankingService
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
+from shared.caller import RequestTerms
 from shared.card import LateInteraction
 from shared.errors import DimensionMismatch, InputTooLong, InvalidInput, LimitExceeded, ResultTooLarge, UnsupportedTask
 from shared.jobs import Encode, Job, JobResult, MaxSim, Score
-from shared.terms import RequestTerms
 from shared.vectors import InputType, Layout, OutputKind, QueryExpansion, ScoringMethod
 
 LATER = RequestTerms.within(60)

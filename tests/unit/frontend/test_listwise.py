@@ -8,8 +8,9 @@ import pytest
 from listwise_fakes import LATER, Blocks, D, Q, cosines, pipeline, rerank, score, scores_of, written
 
 from frontend_service import postprocess
+from frontend_service.domain.limits import KindBytes, expected_reply
 from frontend_service.services.embed import EmbeddingService
-from frontend_service.workers.job_stream import KindBytes, ReplyCheck, WrongReply, expected_reply
+from frontend_service.workers.job_stream import ReplyCheck, WrongReply
 from selvage.v1 import embedding_pb2, vectors_pb2
 from shared.errors import InvalidInput, SelvageError, UnsupportedTask
 from shared.jobs import ChunkKind, JobResult, Rows
@@ -127,7 +128,8 @@ async def test_a_reply_has_a_row_for_each_marker() -> None:
     """Of the width that the card tells; nothing else is taken."""
     worker = Blocks()
     await score(worker, ["the"], ["a", "b"])
-    expected = expected_reply(worker.jobs[0], worker.served.card)
+    job = worker.jobs[0]
+    expected = expected_reply(job.work, job.tokens, worker.served.card, job.ranges)
     assert (expected.kinds, expected.dense) == ({ChunkKind.DENSE: KindBytes(3 * 8 * 4)}, 8)
 
 
@@ -147,7 +149,8 @@ async def test_a_reply_of_other_rows_is_refused(rows: int, width: int, number: f
     worker = Blocks()
     await score(worker, ["the"], ["a", "b"])
     data = np.full((rows, width), number, dtype="<f4").tobytes()
-    check = ReplyCheck(expected_reply(worker.jobs[0], worker.served.card))
+    job = worker.jobs[0]
+    check = ReplyCheck(expected_reply(job.work, job.tokens, worker.served.card, job.ranges))
     result = JobResult(dense=Rows(dimensions=width, data=data))
 
     def checked() -> JobResult:

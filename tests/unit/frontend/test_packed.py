@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as some
 
-from frontend_service.api.packed import INDEX_BYTES, put_floats, put_pairs, put_rows
+from frontend_service.api.packed import INDEX_BYTES, put_floats, put_rows, put_weights
 from tei.v1 import tei_pb2 as pb
 
 FLOATS = some.floats(width=32, allow_nan=False)
@@ -34,7 +34,7 @@ def test_pairs(weights: dict[int, float]) -> None:
     """Indices of any length, zero included; what is sent on is as short as it can be."""
     message, expected = pb.EmbedSparseResponse(), pb.EmbedSparseResponse()
     indices, values = np.array([*weights], dtype="<i4"), np.array([*weights.values()], dtype="<f4")
-    put_pairs(message, "sparse_embeddings", indices.tobytes(), values.tobytes())
+    put_weights(message, "sparse_embeddings", indices.tobytes(), values.tobytes())
     for index, value in zip(indices.tolist(), values.tolist(), strict=True):
         expected.sparse_embeddings.add(index=index, value=value)
     assert message == expected

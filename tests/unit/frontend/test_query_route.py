@@ -24,12 +24,12 @@ from frontend_service.services.models import ModelService
 from frontend_service.services.pipeline import Pipeline
 from frontend_service.tokenizing.tokenizer import read_files
 from selvage.v1 import embedding_pb2, model_pb2
+from shared.caller import RequestTerms
 from shared.card import QueryRoute
 from shared.errors import InputTooLong, InvalidInput, Overloaded
 from shared.jobs import Encode, Job, JobResult, Priority, RaggedTokens, SparseRows
 from shared.load import Backlog, Load
 from shared.query_table import QueryTable
-from shared.terms import RequestTerms
 from shared.vectors import InputType, OutputKind, ScoringMethod, TruncationSide
 from support.references import eventually
 

@@ -3,7 +3,7 @@
 import pytest
 from fakes import card
 
-from frontend_service.domain.limits import LINK_MATCH_BYTES, SCORE_BYTES, SPARSE_PAIR_BYTES, result_bytes
+from frontend_service.domain.limits import LINK_MATCH_BYTES, SCORE_BYTES, SPARSE_ENTRY_BYTES, result_bytes
 from shared.jobs import NO_TOKENS, Encode, MaxSim, RaggedTokens
 from shared.vectors import DataType, Layout, MultiVectors, OutputKind
 
@@ -14,7 +14,7 @@ def test_a_sparse_vector_has_no_more_weights_than_the_vocabulary(top_k: int) -> 
     sparse = frozenset({OutputKind.SPARSE})
     work = Encode(outputs=sparse, normalize=True, normalize_tokens=True, sparse_top_k=top_k)
     tokens = RaggedTokens.of([[1, 2], [3]])
-    assert result_bytes(work, tokens, card(vocabulary_size=100)) == 2 * 100 * SPARSE_PAIR_BYTES
+    assert result_bytes(work, tokens, card(vocabulary_size=100)) == 2 * 100 * SPARSE_ENTRY_BYTES
 
 
 def rows(*lengths: int) -> MultiVectors:

@@ -21,6 +21,7 @@ from frontend_service.services.rank import RankingService
 from frontend_service.tokenizing.tokenizer import ModelTexts, ModelTokenizer
 from frontend_service.tokenizing.tokens import Chunks
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
+from shared.caller import RequestTerms
 from shared.errors import (
     Internal,
     InvalidInput,
@@ -30,7 +31,6 @@ from shared.errors import (
     UnsupportedTask,
 )
 from shared.jobs import Encode, Score
-from shared.terms import RequestTerms
 from shared.vectors import DataType, OutputKind, ScoringMethod
 
 LATER = RequestTerms.within(3600)

@@ -13,9 +13,9 @@ from frontend_service.domain.limits import Limits
 from frontend_service.services.embed import EmbeddingService
 from frontend_service.services.pipeline import Answer, Pipeline
 from selvage.v1 import embedding_pb2 as pb
+from shared.caller import RequestTerms
 from shared.errors import InputTooLong, InvalidInput, LimitExceeded, ResultTooLarge, SelvageError, UnsupportedTask
 from shared.jobs import RANGE_TIMES
-from shared.terms import RequestTerms
 
 LATER = RequestTerms.within(3600)
 ABLE: dict[str, Any] = {"pools_spans": True}

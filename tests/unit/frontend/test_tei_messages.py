@@ -11,8 +11,7 @@ from frontend_service.api.tei_v1 import messages as codec
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import PromptChoice, ScoreNormalization, Truncation
 from frontend_service.services.classify import Classified
-from frontend_service.services.models import ModelDescription
-from frontend_service.services.pipeline import Answer, Timing
+from frontend_service.services.pipeline import Answer, ServedModel, Timing
 from shared.errors import InvalidInput
 from shared.jobs import JobResult, RaggedTokens, Rows, SparseRows
 from shared.vectors import OutputKind, ScoringMethod, Task, TruncationSide
@@ -169,9 +168,11 @@ def test_places_in_bytes(text: str) -> None:
 )
 def test_info_tells_our_own_bounds(changes: dict[str, Any], kind: pb.ModelType) -> None:
     """And what the model is for; what we do not have is unset."""
-    described = ModelDescription(card=card(**changes), limits=Limits(), queued_tokens=1000)
-    assert codec.info_response_to_pb(described, requests=7, threads=3) == pb.InfoResponse(
-        version=codec.info_response_to_pb(described, requests=7, threads=3).version,
+    texts: Any = None
+    model = ServedModel(card=card(**changes), texts=texts, queued_tokens=1000)
+    told = codec.info_response_to_pb(model, Limits(), requests=7, threads=3)
+    assert told == pb.InfoResponse(
+        version=told.version,
         model_id="fake",
         model_dtype="float32",
         model_type=kind,

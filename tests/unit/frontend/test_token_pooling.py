@@ -16,9 +16,9 @@ from frontend_service.postprocess import pool
 from frontend_service.services.embed import EmbeddingService
 from frontend_service.services.pipeline import Answer, Pipeline, ServedModel
 from selvage.v1 import embedding_pb2
+from shared.caller import RequestTerms
 from shared.errors import InvalidInput, LimitExceeded, ResultTooLarge, SelvageError
 from shared.jobs import Encode, Job, JobResult, Rows
-from shared.terms import RequestTerms
 from shared.vectors import DataType, OutputKind
 
 LATER = RequestTerms.within(3600)
