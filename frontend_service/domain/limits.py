@@ -5,6 +5,7 @@ All sizes are known before a job is sent, but for sparse vectors without `sparse
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from frontend_service.domain.requests import EmbedRequest, MaxSimRequest, ScoreRequest, Truncation
 from shared.card import ModelCard
@@ -261,8 +262,7 @@ def _embedding_bytes(
     return payload
 
 
-@dataclass(frozen=True, slots=True)
-class KindBytes:
+class KindBytes(NamedTuple):
     """Bytes of one kind in a result: `fixed` of them, and more for each token row or each entry of a sparse vector."""
 
     fixed: int = 0
@@ -274,8 +274,7 @@ class KindBytes:
         return self.fixed + self.row * rows + self.entry * entries
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpectedReply:
+class ExpectedReply(NamedTuple):
     """What the result of one job must be.
 
     `kinds`: the bytes of each kind of chunk. `sequences`: those of the job. `rows`, `entries`: most token rows, and

@@ -123,7 +123,8 @@ class EmbeddingService:
             answer = await self._look_up(model, table, work, batch, sent, began)
         else:
             answer = await pipeline.run(model, work, batch, terms, began=began, sent=sent)
-        answer = await pipeline.as_sent(answer, places)
+        if places is not None:
+            answer = await pipeline.as_sent(answer, places)
         if request.pooling:
             answer = replace(answer, result=await self._pool_rows(answer.result, request, request.pooling))
         if answer.result.sparse is not None:  # only now is it known how many weights there are

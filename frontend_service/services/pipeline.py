@@ -335,7 +335,7 @@ class Pipeline:
         return await offload(self._message_threads, size, lambda batch: batch.at(places.tolist()), batch)
 
     async def as_sent(self, answer: Answer, places: Places | None) -> Answer:
-        """The answer for texts as often as they were sent: see `sent`. Raises ResultTooLarge."""
+        """The answer for all texts, as often as they were sent; see `sent`. Raises ResultTooLarge."""
         if places is None:
             return answer
         return answer.with_result(await self.in_thread(partial(take_sequences, answer.result, places, self.limits)))

@@ -7,8 +7,8 @@ from typing import Any
 from fakes import FakeWorker
 from test_service import service
 
-from frontend_service.api.selvage_v1.codec import EmbedReply
-from frontend_service.api.selvage_v1.servicers import BatchStream, Embed, EmbeddingServicer
+from frontend_service.api.selvage_v1.embed_rpcs import EmbeddingServicer, EmbedReply
+from frontend_service.api.selvage_v1.embed_stream import BatchStream, Embed
 from frontend_service.api.streams import Replies
 from frontend_service.domain.limits import Limits
 from frontend_service.frontend import Frontend

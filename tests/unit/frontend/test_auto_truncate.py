@@ -10,7 +10,7 @@ from asgi import HttpApi, Worker
 from fakes import FakeWorker, card
 from google.protobuf.message import Message
 
-from frontend_service.api.selvage_v1 import codec
+from frontend_service.api.selvage_v1 import codec, embed_rpcs
 from frontend_service.api.tei_v1 import messages as tei
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import ScoreRequest, Truncation
@@ -52,7 +52,7 @@ EMBED, RERANK, TEXTS = "embedding.embed", "ranking.rerank", "classification.text
 OURS: dict[str, Any] = {"texts": [LONG]}
 THEIRS: dict[str, Any] = {"inputs": LONG}
 RPCS: dict[str, tuple[Asks, type[Message], dict[str, Any]]] = {
-    "Embed": (asks(codec.embed_request_from_pb, EMBED), embedding_pb2.EmbedRequest, OURS),
+    "Embed": (asks(embed_rpcs.embed_request_from_pb, EMBED), embedding_pb2.EmbedRequest, OURS),
     "Rerank": (
         asks(codec.rerank_request_from_pb, RERANK),
         ranking_pb2.RerankRequest,

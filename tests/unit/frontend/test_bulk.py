@@ -5,8 +5,8 @@ import pytest
 from batches import Counted, answered, batch, through
 from google.rpc.code_pb2 import Code
 
-from frontend_service.api.selvage_v1 import codec
-from frontend_service.api.selvage_v1.codec import EmbedReply
+from frontend_service.api.selvage_v1 import embed_stream
+from frontend_service.api.selvage_v1.embed_rpcs import EmbedReply
 from frontend_service.domain.limits import Limits
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedResponse
 from shared.caller import Caller
@@ -76,14 +76,14 @@ def test_token_ids_are_halved_as_texts_are() -> None:
     message = EmbedRequest(dimensions=4)
     for number in range(3):
         message.tokenized.add(ids=[number])
-    (first, one), (second, two) = codec.halve_request(message)
+    (first, one), (second, two) = embed_stream.halve_request(message)
     assert (first, second, [each.ids[0] for each in two.tokenized]) == (0, 1, [1, 2])
     assert (one.dimensions, len(one.tokenized), len(message.tokenized)) == (4, 1, 3)
 
 
 def test_an_error_says_when_to_try_again() -> None:
     """In the message itself: a stream has one set of trailers."""
-    told = codec.stream_error_to_pb(Overloaded("full", retry_after=1.5))
+    told = embed_stream.stream_error_to_pb(Overloaded("full", retry_after=1.5))
     assert (told.code, told.reason, told.retry_after.ToTimedelta().total_seconds()) == (
         Code.RESOURCE_EXHAUSTED,
         "OVERLOADED",

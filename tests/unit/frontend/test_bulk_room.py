@@ -7,8 +7,8 @@ import pytest
 from batches import Counted, batch, through
 from test_service import service
 
-from frontend_service.api.selvage_v1 import servicers
-from frontend_service.api.selvage_v1.codec import EmbedReply
+from frontend_service.api.selvage_v1 import embed_stream
+from frontend_service.api.selvage_v1.embed_rpcs import EmbedReply
 from frontend_service.frontend import Frontend
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedResponse, EmbedStreamResponse
 from shared.caller import Caller
@@ -90,7 +90,7 @@ async def test_nothing_of_a_batch_is_held_while_its_last_reply_waits(error: type
         return EmbedReply(EmbedResponse())
 
     def parts() -> list[object]:
-        return [each for each in gc.get_objects() if type(each) is servicers._BatchPart]
+        return [each for each in gc.get_objects() if type(each) is embed_stream.BatchPart]
 
     held, others = list[int](), parts()  # those of other tests, which are kept, so that they are always as many
 

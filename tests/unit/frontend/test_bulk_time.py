@@ -8,7 +8,7 @@ from batches import HERE, batch, through
 from google.rpc.code_pb2 import Code
 from test_service import service
 
-from frontend_service.api.selvage_v1.codec import EmbedReply
+from frontend_service.api.selvage_v1.embed_rpcs import EmbedReply
 from frontend_service.frontend import Frontend
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedResponse
 from shared.caller import Caller

@@ -5,7 +5,7 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as some
 
-from frontend_service.api.selvage_v1.codec import EmbedReply, embed_response_to_pb
+from frontend_service.api.selvage_v1.embed_rpcs import EmbedReply, embed_response_to_pb
 from frontend_service.domain.requests import EmbedRequest
 from frontend_service.services.pipeline import Answer
 from selvage.v1.embedding_pb2 import EmbedResponse, EmbedStreamResponse

@@ -7,7 +7,7 @@ import fakes
 import numpy as np
 import pytest
 
-from frontend_service.api.selvage_v1 import codec
+from frontend_service.api.selvage_v1 import codec, embed_rpcs
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import Truncation
 from frontend_service.services.embed import EmbeddingService
@@ -130,7 +130,7 @@ async def test_tokenize_shows_what_embed_and_rerank_feed() -> None:
     again = embedding_pb2.EmbedRequest(input_type=request.input_type, outputs=request.outputs)
     again.tokenized.add(ids=text.ids)
     for each in (request, again):
-        await EmbeddingService(made).embed(codec.embed_request_from_pb(each), LATER)
+        await EmbeddingService(made).embed(embed_rpcs.embed_request_from_pb(each), LATER)
     scoring = ranking_pb2.RerankRequest(query="a b", documents=["a"], method=LATE)
     await RankingService(made).rerank(codec.rerank_request_from_pb(scoring), LATER)
     assert [job.unattended_tails for job in worker.jobs] == [(4,), (4,), (4, 0)]

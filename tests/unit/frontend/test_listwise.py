@@ -94,9 +94,9 @@ async def test_it_scores_in_one_way(error: type[SelvageError], field: str, field
 
 
 async def test_it_embeds_nothing() -> None:
-    from frontend_service.api.selvage_v1 import codec
+    from frontend_service.api.selvage_v1 import embed_rpcs
 
-    asked = codec.embed_request_from_pb(embedding_pb2.EmbedRequest(texts=["a"]))
+    asked = embed_rpcs.embed_request_from_pb(embedding_pb2.EmbedRequest(texts=["a"]))
     with pytest.raises(UnsupportedTask, match="not for EMBED"):
         await EmbeddingService(pipeline(Blocks())).embed(asked, LATER)
 

@@ -8,7 +8,8 @@ from fakes import FakeWorker, card
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend_service.api.selvage_v1.servicers import EmbeddingServicer, ModelServicer
+from frontend_service.api.selvage_v1.embed_rpcs import EmbeddingServicer
+from frontend_service.api.selvage_v1.servicers import ModelServicer
 from frontend_service.domain.limits import SHOWN_TOKEN_BYTES, Limits, utf8_bytes
 from frontend_service.frontend import Frontend
 from frontend_service.services.pipeline import Pipeline

@@ -15,7 +15,7 @@ from fakes import WORDS, FakeWorker, card, tokenizer_json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend_service.api.selvage_v1 import codec
+from frontend_service.api.selvage_v1 import embed_rpcs
 from frontend_service.api.selvage_v1.codec import detokenize_request_from_pb
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import PromptChoice, TokenizeRequest
@@ -91,7 +91,7 @@ def services(worker: SparseWorker) -> tuple[EmbeddingService, ModelService]:
 
 def embed(kind: InputType = UNSPECIFIED, *texts: str, **fields: Any) -> Any:
     message = embedding_pb2.EmbedRequest(texts=texts or ["b a b", "c"], input_type=int(kind), **fields)  # type: ignore[arg-type]
-    return codec.embed_request_from_pb(message)
+    return embed_rpcs.embed_request_from_pb(message)
 
 
 def weights_of(rows: SparseRows) -> list[dict[int, float]]:
@@ -138,7 +138,7 @@ async def test_without_a_default_the_kind_must_be_said() -> None:
     """The error names the field; texts with a kind are served."""
     worker = SparseWorker(query_route=route(default_input_type=UNSPECIFIED))
     service, models = services(worker)
-    ids = codec.embed_request_from_pb(embedding_pb2.EmbedRequest(tokenized=[{"ids": [5]}]))
+    ids = embed_rpcs.embed_request_from_pb(embedding_pb2.EmbedRequest(tokenized=[{"ids": [5]}]))
     requests = [
         service.embed(embed(), LATER),
         service.embed(ids, LATER),
@@ -184,7 +184,7 @@ async def test_queries_have_limits_of_their_own() -> None:
     cut = await service.embed(embed(QUERY, "a b c d e", truncate=True), LATER)
     assert cut.tokens.lengths == (4,)
     tokenized = {"tokenized": [{"ids": [5, 5, 6]}], "input_type": int(QUERY), "sparse_top_k": 1}
-    request = codec.embed_request_from_pb(embedding_pb2.EmbedRequest(**tokenized))  # type: ignore[arg-type]
+    request = embed_rpcs.embed_request_from_pb(embedding_pb2.EmbedRequest(**tokenized))  # type: ignore[arg-type]
     answer = await service.embed(request, LATER)
     assert answer.result.sparse is not None
     assert weights_of(answer.result.sparse) == [{6: WEIGHTS[6]}]

@@ -11,7 +11,7 @@ import pytest
 from fakes import WORDS, FakeWorker, card, tokenizer_json
 
 from frontend_service import postprocess
-from frontend_service.api.selvage_v1 import codec
+from frontend_service.api.selvage_v1 import codec, embed_rpcs
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import DetokenizeRequest, TokenizeRequest
 from frontend_service.services.embed import EmbeddingService
@@ -42,7 +42,7 @@ def service(limits: Limits | None = None, **changes: Any) -> tuple[Pipeline, Fak
 
 
 def embed(**fields: Any) -> Any:
-    return codec.embed_request_from_pb(embedding_pb2.EmbedRequest(**{"texts": ["a", "b c"]} | fields))
+    return embed_rpcs.embed_request_from_pb(embedding_pb2.EmbedRequest(**{"texts": ["a", "b c"]} | fields))
 
 
 def rerank(**fields: Any) -> Any:

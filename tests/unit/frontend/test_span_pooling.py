@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from fakes import WORDS, FakeWorker, card
 
-from frontend_service.api.selvage_v1 import codec
-from frontend_service.api.selvage_v1.servicers import _BatchPart as BatchPart
+from frontend_service.api.selvage_v1 import embed_rpcs, embed_stream
+from frontend_service.api.selvage_v1.embed_stream import BatchPart
 from frontend_service.domain.limits import Limits
 from frontend_service.services.embed import EmbeddingService
 from frontend_service.services.pipeline import Answer, Pipeline
@@ -27,7 +27,7 @@ def spans(*bounds: tuple[int, int]) -> pb.Spans:
 
 async def embed(worker: FakeWorker, limits: Limits | None = None, **fields: Any) -> Answer:
     made = Pipeline(worker, limits or Limits(), ThreadPoolExecutor(1), ThreadPoolExecutor(1))
-    request = codec.embed_request_from_pb(pb.EmbedRequest(**fields))
+    request = embed_rpcs.embed_request_from_pb(pb.EmbedRequest(**fields))
     return await EmbeddingService(made).embed(request, LATER)
 
 
@@ -55,8 +55,8 @@ async def test_chunks_become_one_sequence_with_a_range_each() -> None:
     assert answer.tokens.total == sum(answer.token_counts)
     assert answer.truncated == (False,) * 3
     assert (
-        codec.embed_response_to_pb(
-            codec.embed_request_from_pb(pb.EmbedRequest(texts=["a b ", "c", " d e f"], late_chunking=True)), answer
+        embed_rpcs.embed_response_to_pb(
+            embed_rpcs.embed_request_from_pb(pb.EmbedRequest(texts=["a b ", "c", " d e f"], late_chunking=True)), answer
         ).head.usage.prompt_tokens
         == 10
     )
@@ -215,14 +215,14 @@ def test_spans_are_counted_before_they_are_read() -> None:
     """Even before it is looked whether they lie within their texts."""
     message = pb.EmbedRequest(texts=["a", "b"], spans=[spans(*[(0, 9)] * 3), spans((0, 9))])
     with pytest.raises(LimitExceeded, match="4 entries, the limit is 3") as refused:
-        codec.embed_request_from_pb(message, Limits(spans=3))
+        embed_rpcs.embed_request_from_pb(message, Limits(spans=3))
     assert refused.value.field == "spans"
 
 
 def test_a_batch_is_halved_between_texts_with_their_spans() -> None:
     """The chunks of a document are not computed apart, whatever their number."""
     asked = [spans((0, number)) for number in range(1, 4)]
-    (first, one), (second, two) = codec.halve_request(pb.EmbedRequest(texts=["abc"] * 3, spans=asked))
+    (first, one), (second, two) = embed_stream.halve_request(pb.EmbedRequest(texts=["abc"] * 3, spans=asked))
     assert (first, second) == (0, 1)
     assert [*one.spans, *two.spans] == asked
     assert (len(one.texts), len(two.texts)) == (1, 2)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from fakes import FakeWorker, card
 
-from frontend_service.api.selvage_v1.servicers import ClassificationServicer, EmbeddingServicer, RankingServicer
+from frontend_service.api.selvage_v1.embed_rpcs import EmbeddingServicer
+from frontend_service.api.selvage_v1.servicers import ClassificationServicer, RankingServicer
 from frontend_service.domain.limits import Limits
 from frontend_service.frontend import Frontend
 from frontend_service.services.pipeline import Pipeline, ServedModel
