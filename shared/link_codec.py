@@ -445,20 +445,21 @@ def _end(end: pb.JobEnd, outcome: JobResult | SelvageError) -> None:
 
 @dataclass(slots=True)
 class ResultAssembly:
-    """The parts of a job's outcome as they come: the other direction of `UnsentOutcome`. `size` is in bytes."""
+    """The parts of a job's outcome as they come, the other direction of `UnsentOutcome`. `sizes`: bytes by kind."""
 
     chunks: dict[int, list[PackedBytes]] = field(default_factory=dict)
+    sizes: dict[int, int] = field(default_factory=dict)
     end: pb.JobEnd | None = None
-    size: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of all pieces."""
+        return sum(self.sizes.values())
 
     def add(self, part: pb.AnswerPart) -> bool:
         """Takes a part. Returns whether it was the last one. Raises the job's own error."""
         for chunk in part.chunks:
             self.append(chunk.kind, chunk.data)
-        return self.end_with(part)
-
-    def end_with(self, part: pb.AnswerPart) -> bool:
-        """Takes the end of a part whose chunks have been taken. See `add`."""
         if not part.HasField("end"):
             return False
         if part.end.HasField("error"):
@@ -469,7 +470,7 @@ class ResultAssembly:
     def append(self, kind: int, data: PackedBytes) -> None:
         """Takes a piece of the bytes of a kind."""
         self.chunks.setdefault(kind, []).append(data)
-        self.size += len(data)
+        self.sizes[kind] = self.sizes.get(kind, 0) + len(data)
 
     def result(self) -> JobResult:
         """All parts put together. Raises Internal where the end is missing."""

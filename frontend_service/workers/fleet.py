@@ -8,7 +8,6 @@ workers are chosen. Where others send little, next to nothing is drawn, and a fa
 
 import asyncio
 import random
-import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Executor
@@ -20,7 +19,7 @@ import structlog
 from frontend_service.domain.limits import ExpectedReply, expected_reply
 from frontend_service.services.pipeline import ServedModel
 from frontend_service.workers.link import WorkerLink
-from frontend_service.workers.transport import WorkerTransport
+from frontend_service.workers.transport import WorkerTransport, addresses_of, name_in
 from shared.caller import Deadline, RequestTerms
 from shared.card import ModelCard
 from shared.errors import (
@@ -38,7 +37,6 @@ from shared.load import UNREAD_MARGIN
 from shared.tasks import either
 
 PLAIN_TEXT = WorkerTransport()
-DNS = "dns:///"
 REFRESH_SECONDS = 2.0
 """Seconds after which names are resolved again."""
 
@@ -402,20 +400,3 @@ def _kept_waiting(others: float) -> float:
     asks. It counts twice, since all go where the last report was good.
     """
     return min(1.0, 2 * others**2)
-
-
-def name_in(target: str) -> str:
-    """The name or address in a target, without the port."""
-    return target.removeprefix(DNS).rpartition(":")[0].strip("[]")
-
-
-async def addresses_of(target: str) -> set[str]:
-    """The target itself if it is HOST:PORT; for dns:///NAME:PORT each address of the name. Raises OSError for none."""
-    if not target.startswith(DNS):
-        return {target}
-    host, _, port = target.removeprefix(DNS).rpartition(":")
-    entries = await asyncio.get_running_loop().getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
-    return {
-        f"[{address[0]}]:{port}" if family == socket.AF_INET6 else f"{address[0]}:{port}"
-        for family, *_, address in entries
-    }

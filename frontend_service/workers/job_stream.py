@@ -1,6 +1,6 @@
 """The open stream of a link: jobs of many callers leave together, results come back in pieces, and are checked.
 
-A worker is ours, so its numbers are not proved. Bytes are counted: `ReplyCheck.take` sees every piece as it comes, so
+A worker is ours, so its numbers are not proved. Bytes are counted: `JobReply.append` sees every piece as it comes, so
 that no mistake makes the frontend hold more than was asked for; `check` sees the whole result, in a thread where it is
 large, and refuses NaN and infinity.
 """
@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -50,25 +50,30 @@ class WrongReply(Exception):
         self.reason = reason
 
 
-class ReplyCheck:
-    """Checks the reply to one job as it comes."""
+class JobReply(ResultAssembly):
+    """The reply to one job as it comes, held against what is expected."""
 
     def __init__(self, expected: ExpectedReply) -> None:
+        super().__init__()
         self.expected = expected
-        self._taken: dict[int, int] = {}  # bytes of each kind
 
-    def take(self, kind: int, data: PackedBytes) -> None:
-        """Sees a piece before it is kept. Raises WrongReply; ResultTooLarge for what fits into no reply to a caller."""
+    def append(self, kind: int, data: PackedBytes) -> None:
+        """Takes a piece. Raises WrongReply; ResultTooLarge for what fits into no reply to a caller."""
         expected = self.expected
         wanted = expected.kinds.get(kind)
         if wanted is None:
             raise WrongReply("it sent a kind of numbers that was not asked for", f"kind {kind}")
-        size = self._taken[kind] = self._taken.get(kind, 0) + len(data)
+        size = self.sizes.get(kind, 0) + len(data)
         most = wanted.size(expected.rows, expected.entries)
         if size > most:
             raise WrongReply("it sent more than was asked for", f"{size} bytes of kind {kind}, not {most}")
         if size > MESSAGE_BYTES and wanted.entry:
             raise ResultTooLarge(f"the sparse vectors have more than {MESSAGE_BYTES} bytes; set sparse_top_k")
+        super().append(kind, data)
+
+    def checked_result(self) -> JobResult:
+        """The whole result. Raises WrongReply where it is not what was asked for."""
+        return self.check(self.result())
 
     def check(self, result: JobResult) -> JobResult:
         """Returns the result if it has what was asked for. Raises WrongReply."""
@@ -82,7 +87,7 @@ class ReplyCheck:
                 raise WrongReply("rows have other dimensions", f"{dimensions}, not {wanted}")
         rows, entries = sum(result.row_lengths), sum(sparse)
         for kind, size in expected.kinds.items():
-            taken, right = self._taken.get(kind, 0), size.size(rows, entries)
+            taken, right = self.sizes.get(kind, 0), size.size(rows, entries)
             if taken != right:
                 less = "less" if taken < right else "more"
                 raise WrongReply(f"it sent {less} than was asked for", f"{taken} bytes of kind {kind}, not {right}")
@@ -122,29 +127,15 @@ def check_finite(data: PackedBytes) -> None:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class PendingJob:
-    """A job that a worker has not answered yet, and what has come of its result. `sent`: it has left in a message."""
+    """A job that a worker has not answered yet, and what has come of its reply. `future`: done when all has come.
+
+    `sent`: it has left in a message.
+    """
 
     job: Job
-    future: "asyncio.Future[ResultAssembly]"
-    check: ReplyCheck
-    assembly: ResultAssembly = field(default_factory=ResultAssembly)
+    reply: JobReply
+    future: "asyncio.Future[None]"
     sent: bool = False
-
-    def append(self, kind: int, piece: PackedBytes) -> None:
-        """Takes a piece of the bytes of a kind. Raises what `ReplyCheck.take` raises."""
-        self.check.take(kind, piece)
-        self.assembly.append(kind, piece)
-
-    def add(self, part: pb.AnswerPart) -> None:
-        """Takes a part of the answer, the last of which ends the job. Raises the job's own error, and WrongReply."""
-        for chunk in part.chunks:
-            self.append(chunk.kind, chunk.data)
-        if self.assembly.end_with(part):
-            self.future.set_result(self.assembly)
-
-    def checked_result(self, assembly: ResultAssembly) -> JobResult:
-        """The result of the whole answer. Raises WrongReply where it is not what was asked for."""
-        return self.check.check(assembly.result())
 
 
 class JobStream:
@@ -197,8 +188,9 @@ class JobStream:
             raise LimitExceeded(f"the request has {len(job.tokens)} texts or pairs, the limit is {MESSAGE_SEQUENCES}")
         if self._ended_by is not None:
             raise _given_back(self._ended_by)
-        future: asyncio.Future[ResultAssembly] = asyncio.get_running_loop().create_future()
-        pending = PendingJob(job=job, future=future, check=ReplyCheck(expected))
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        reply = JobReply(expected)
+        pending = PendingJob(job=job, reply=reply, future=future)
         self._pending[job.id] = pending
         tokens = job.tokens.total
         self._unreported[job.id] = tokens
@@ -216,7 +208,7 @@ class JobStream:
             else:
                 self._outgoing.append(pending)
             self._wake.set()
-            assembly = await future
+            await future
         except asyncio.CancelledError:
             if pending.sent:
                 self._cancelled.append(job.id)
@@ -228,7 +220,7 @@ class JobStream:
             self.key_tokens[job.key] -= tokens
             if self.key_tokens[job.key] <= 0:
                 del self.key_tokens[job.key]
-        return await offload(self._message_threads, assembly.size, pending.checked_result, assembly)
+        return await offload(self._message_threads, reply.size, JobReply.checked_result, reply)
 
     async def serve(self) -> None:
         """Sends and receives until the stream breaks; then every job gets the error that this raises."""
@@ -309,7 +301,7 @@ class JobStream:
             pending = self._pending.get(piece.job_id)
             if pending is not None and not pending.future.done():
                 with self._failing(pending):
-                    pending.append(piece.kind, piece.data)
+                    pending.reply.append(piece.kind, piece.data)
             raw = bytes(behind)
         return parse_response(raw)
 
@@ -319,7 +311,8 @@ class JobStream:
         if pending is None or pending.future.done():
             return  # cancelled meanwhile
         with self._failing(pending):
-            pending.add(part)
+            if pending.reply.add(part):
+                pending.future.set_result(None)
 
     @contextmanager
     def _failing(self, pending: PendingJob) -> Iterator[None]:

@@ -4,6 +4,7 @@ That is its model's card, its limits, and what reads texts. Knows no health and 
 """
 
 import asyncio
+import socket
 from collections.abc import Collection, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from shared.server.options import channel_options
 from shared.server.status import to_domain_error
 from shared.value_codec import card_from_pb
 
+DNS = "dns:///"
 RECEIVED_BYTES = 2 * 1024 * 1024
 """Least limit for a worker's message: an honest one has less than a mebibyte beside the lengths of one result. Parsed,
 a message takes up to thirty times its bytes."""
@@ -146,3 +148,20 @@ def allowed_cards(cards: Sequence[ModelCard], pins: Collection[str]) -> list[Mod
         card, pinned = cards[0], ", ".join(sorted(pins))
         raise WorkerUnavailable(f"its {card.id} has the fingerprint {card.fingerprint}, --fingerprint is {pinned}")
     return allowed
+
+
+def name_in(target: str) -> str:
+    """The name or address in a target, without the port."""
+    return target.removeprefix(DNS).rpartition(":")[0].strip("[]")
+
+
+async def addresses_of(target: str) -> set[str]:
+    """The target itself if it is HOST:PORT; for dns:///NAME:PORT each address of the name. Raises OSError for none."""
+    if not target.startswith(DNS):
+        return {target}
+    host, _, port = target.removeprefix(DNS).rpartition(":")
+    entries = await asyncio.get_running_loop().getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+    return {
+        f"[{address[0]}]:{port}" if family == socket.AF_INET6 else f"{address[0]}:{port}"
+        for family, *_, address in entries
+    }

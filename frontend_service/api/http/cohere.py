@@ -16,7 +16,7 @@ import numpy as np
 from frontend_service import postprocess
 from frontend_service.api.http.errors import COHERE, OPENAI
 from frontend_service.api.http.fields import FILLED, Body, Bound, Count, Top, refusing
-from frontend_service.api.http.openai import usage
+from frontend_service.api.http.openai import CUTS, usage
 from frontend_service.api.http.routes import (
     BITS,
     FLOAT_WEIGHT,
@@ -41,7 +41,7 @@ from frontend_service.domain.requests import (
 from frontend_service.services.pipeline import Answer
 from frontend_service.services.rank import Reranked
 from shared.errors import InvalidInput, clip
-from shared.vectors import DataType, OutputKind, TruncationSide
+from shared.vectors import DataType, OutputKind
 
 EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 EMBED_NAMES: FieldNames = {**MODEL, "dimensions": "output_dimension"}
@@ -75,14 +75,6 @@ class CohereEmbedBody(msgspec.Struct, kw_only=True):
     priority: Annotated[Any, refusing("the header selvage-priority tells how urgent a request is", 0)] = None
 
 
-TRUNCATIONS = {
-    "NONE": (False, None),
-    "START": (True, TruncationSide.LEFT),
-    "END": (True, TruncationSide.RIGHT),
-}
-"""Whether and on which side a text is cut, by the values of `truncate`."""
-
-
 def embed_request(body: CohereEmbedBody) -> EmbedRequest:
     if body.texts and body.inputs:
         raise InvalidInput("texts and inputs are both there", field="inputs")
@@ -93,7 +85,7 @@ def embed_request(body: CohereEmbedBody) -> EmbedRequest:
         raise InvalidInput(f"{field} is {fault}", field=field)
     if body.embedding_types is not None and not body.embedding_types:
         raise InvalidInput("embedding_types is empty", field="embedding_types")
-    truncate, side = TRUNCATIONS[body.truncate]
+    truncate, side = CUTS[body.truncate]
     return EmbedRequest(
         model=body.model,
         texts=texts,
@@ -306,11 +298,6 @@ async def rerank(version: str, call: HttpCall) -> HttpReply:
 
 
 RANKING_NAMES: FieldNames = {**MODEL, "documents": "passages", "documents[]": "passages[].text", "query": "query.text"}
-RANKING_CUTS = {
-    None: Truncation(),
-    "NONE": Truncation(truncate=False),
-    "END": Truncation(truncate=True, side=TruncationSide.RIGHT),
-}
 
 
 class Passage(msgspec.Struct):
@@ -337,12 +324,14 @@ def ranking_request(body: RankingBody) -> RerankRequest:
     ):
         if passage.image is not None:
             raise InvalidInput(f"{name}.image is there, and {NO_IMAGES}", field=f"{name}.image")
+    truncate, side = CUTS[body.truncate]
+    cut = Truncation(truncate=truncate, side=side)
     return RerankRequest(
         model=body.model,
         queries=(body.query.text,),
         documents=tuple(passage.text for passage in body.passages),
-        query_cut=RANKING_CUTS[body.truncate],
-        document_cut=RANKING_CUTS[body.truncate],
+        query_cut=cut,
+        document_cut=cut,
         normalization=ScoreNormalization.LOGITS,
     )
 

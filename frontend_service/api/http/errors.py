@@ -5,6 +5,7 @@ from typing import Any
 
 from frontend_service.api.http.fields import InvalidJson
 from frontend_service.api.http.routes import ErrorDialect, HttpReply, to_json
+from frontend_service.api.tei_v1.messages import MODEL_FIELDS
 from shared.errors import (
     DeadlineExceeded,
     InputTooLarge,
@@ -111,8 +112,6 @@ def _with_field(message: str, field: str) -> str:
     return message if field in message else f"{field}: {message}"
 
 
-MODEL_FIELDS = frozenset({"model", "method", "outputs", "outputs[0]"})
-"""Fields of an UnsupportedTask that mean a model of another kind."""
 TOO_MUCH = (InputTooLong, LimitExceeded, ResultTooLarge)
 
 

@@ -32,16 +32,22 @@ from frontend_service.api.http.routes import (
     to_json,
     with_list,
 )
-from frontend_service.api.http.vllm_fields import NO_IMAGES, TRUNCATE, PoolingRequest, VectorRequest, agreed
+from frontend_service.api.http.vllm_fields import (
+    INPUT_TYPES,
+    NO_IMAGES,
+    TRUNCATE,
+    PoolingRequest,
+    VectorRequest,
+    agreed,
+)
 from frontend_service.domain.requests import EmbedRequest, FieldNames, PromptChoice, SpanPooling, Truncation
 from frontend_service.services.pipeline import Answer
 from shared.card import ModelCard
 from shared.errors import InvalidInput
 from shared.vectors import InputType, OutputKind, TruncationSide
 
-SIDES = {"query": InputType.QUERY, "passage": InputType.DOCUMENT, "document": InputType.DOCUMENT}
-"""Input types by the last word of Jina's `task`, which chooses no adapter here."""
-CUTS: dict[Any, tuple[bool, TruncationSide | None]] = {
+CUTS: dict[Any, tuple[bool | None, TruncationSide | None]] = {
+    None: (None, None),
     True: (True, None),
     False: (False, None),
     "NONE": (False, None),
@@ -122,7 +128,7 @@ class HostedRequest(VectorRequest, kw_only=True):
         choice = super().choice
         if self.task is None:
             return choice
-        input_type = SIDES.get(re.split("[._]", self.task)[-1], InputType.UNSPECIFIED)
+        input_type = INPUT_TYPES.get(re.split("[._]", self.task)[-1], InputType.UNSPECIFIED)
         if self.input_type is not None and input_type is not choice.input_type:
             raise InvalidInput("input_type and task disagree about what the texts are", field="task")
         return replace(choice, input_type=input_type, task=self.task)

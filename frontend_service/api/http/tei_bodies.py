@@ -8,7 +8,7 @@ import numpy as np
 
 from frontend_service.api.http.fields import FILLED, Bound, Count, FilledInputs, Top, inputs_of
 from frontend_service.api.http.routes import HttpReply, entries_to_json, rows_of, split, to_json
-from frontend_service.api.http.vllm_fields import input_type_of
+from frontend_service.api.http.vllm_fields import TRUNCATION_SIDES, input_type_of
 from frontend_service.api.tei_v1.messages import info_response_to_pb
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import (
@@ -25,13 +25,12 @@ from frontend_service.services.pipeline import Answer, ServedModel
 from frontend_service.services.rank import Reranked
 from shared.card import ModelCard
 from shared.errors import InvalidInput
-from shared.vectors import OutputKind, ScoringMethod, Task, TruncationSide
+from shared.vectors import OutputKind, ScoringMethod, Task
 
 OPTIONS: FieldNames = {"truncation_side": "truncation_direction"}
 """Our names of options in errors, on all paths."""
 INPUTS: FieldNames = {**OPTIONS, "texts": "inputs", "tokenized": "inputs"}
 """Our names in errors, on paths where texts are `inputs`."""
-TRUNCATION_SIDES = {"left": TruncationSide.LEFT, "right": TruncationSide.RIGHT}
 
 
 class TruncatableBody(msgspec.Struct, kw_only=True):

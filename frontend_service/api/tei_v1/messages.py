@@ -38,6 +38,8 @@ SINGLE, PAIR = 1, 2
 """Number of texts of a message of PredictPair."""
 SAME = ("query", "truncate", "truncation_direction")
 """Fields that must be equal in all messages of a RerankStream; other options are those of the first message."""
+MODEL_FIELDS = frozenset({"model", "method", "outputs", "outputs[0]"})
+"""Fields of an UnsupportedTask that mean a model of another kind."""
 UNLIMITED = Truncation(limited=False)
 """Texts to tokenize may be longer than the model takes."""
 

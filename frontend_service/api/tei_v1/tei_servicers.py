@@ -51,8 +51,6 @@ LEAST_PAUSE = 0.1
 """Shortest pause before a refused message is tried again, in seconds."""
 PACKAGE, LOCAL = "/tei.v1.", ("/tei.v1.Info/", "/tei.v1.Tokenize/")
 """The beginning of all methods of the contract, and of those that need no worker."""
-MODEL_FIELDS = frozenset({"model", "method", "outputs", "outputs[0]"})
-"""Fields of an UnsupportedTask that mean a model of another kind: no request of tei.v1 has them."""
 PREFIXES = {InvalidInput: "Input validation error: ", Overloaded: "Model is overloaded: "}
 """The beginning of a message, by class of error."""
 _SIDE = {"truncation_side": "truncation_direction"}
@@ -75,7 +73,9 @@ def tei_error(method: str, error: SelvageError) -> SelvageError:
     names = FIELDS.get(method.rpartition("/")[2].removesuffix("Stream"), _INPUT)
     field, message = printable(field_as(error.field, names)), printable(error.message)
     prefix = next((prefix for kind, prefix in PREFIXES.items() if isinstance(error, kind)), "")
-    wrong_model = isinstance(error, UnknownModel) or (isinstance(error, UnsupportedTask) and field in MODEL_FIELDS)
+    wrong_model = isinstance(error, UnknownModel) or (
+        isinstance(error, UnsupportedTask) and field in codec.MODEL_FIELDS
+    )
     if wrong_model:
         prefix = field = ""
     adapted = type(error)(prefix + message, field=field, retry_after=error.retry_after)

@@ -7,11 +7,11 @@ import pytest
 
 from benchmarks.instant_worker import InstantEngine, InstantJob, card, instant_driver
 from frontend_service.domain.limits import expected_reply
-from frontend_service.workers.job_stream import ReplyCheck
+from frontend_service.workers.job_stream import JobReply
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.errors import UnsupportedTask
 from shared.jobs import Classify, Encode, Job, RaggedTokens
-from shared.link_codec import ResultAssembly, UnsentOutcome
+from shared.link_codec import UnsentOutcome
 from shared.vectors import DataType, OutputKind
 from support.clockwork import in_no_time
 
@@ -28,13 +28,9 @@ def test_a_frontend_takes_its_results(outputs: tuple[OutputKind, ...], data_type
     asked = job(1, 3, 5, outputs=set(outputs) - {OutputKind.SPARSE}, data_type=data_type)
     message = pb.AttachResponse()
     UnsentOutcome(asked.id, InstantJob(asked).result()).add_part(message, 1 << 26)
-    check, assembly = ReplyCheck(expected_reply(asked.work, asked.tokens, card())), ResultAssembly()
-    for part in message.answers:
-        for chunk in part.chunks:
-            check.take(chunk.kind, chunk.data)
-            assembly.append(chunk.kind, chunk.data)
-        assembly.end_with(part)
-    check.check(assembly.result())
+    reply = JobReply(expected_reply(asked.work, asked.tokens, card()))
+    assert [reply.add(part) for part in message.answers][-1]
+    reply.checked_result()
 
 
 def test_other_work_is_refused() -> None:

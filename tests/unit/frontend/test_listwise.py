@@ -10,7 +10,7 @@ from listwise_fakes import LATER, Blocks, D, Q, cosines, pipeline, rerank, score
 from frontend_service import postprocess
 from frontend_service.domain.limits import KindBytes, expected_reply
 from frontend_service.services.embed import EmbeddingService
-from frontend_service.workers.job_stream import ReplyCheck, WrongReply
+from frontend_service.workers.job_stream import JobReply, WrongReply
 from selvage.v1 import embedding_pb2, vectors_pb2
 from shared.errors import InvalidInput, SelvageError, UnsupportedTask
 from shared.jobs import ChunkKind, JobResult, Rows
@@ -150,12 +150,12 @@ async def test_a_reply_of_other_rows_is_refused(rows: int, width: int, number: f
     await score(worker, ["the"], ["a", "b"])
     data = np.full((rows, width), number, dtype="<f4").tobytes()
     job = worker.jobs[0]
-    check = ReplyCheck(expected_reply(job.work, job.tokens, worker.served.card, job.ranges))
+    reply = JobReply(expected_reply(job.work, job.tokens, worker.served.card, job.ranges))
     result = JobResult(dense=Rows(dimensions=width, data=data))
 
     def checked() -> JobResult:
-        check.take(ChunkKind.DENSE, data)
-        return check.check(result)
+        reply.append(ChunkKind.DENSE, data)
+        return reply.check(result)
 
     if not why:
         assert checked() is result
