@@ -44,13 +44,11 @@ class Truncation:
     bound: bool = False
     limited: bool = True
 
-    def within(self, other: "Truncation | None") -> "Truncation":
+    def within(self, second: "Truncation") -> "Truncation":
         """Both truncations at once: the lower of their limits, and a text is cut where either says so."""
-        if other is None:
-            return self
-        limits = [cut for cut in (self, other) if cut.max_tokens is not None]
-        lower = min(limits, key=lambda cut: cut.max_tokens or 0, default=other)
-        return replace(lower, truncate=self.truncate or other.truncate, side=self.side or other.side)
+        limits = [cut for cut in (self, second) if cut.max_tokens is not None]
+        lower = min(limits, key=lambda cut: cut.max_tokens or 0, default=second)
+        return replace(lower, truncate=self.truncate or second.truncate, side=self.side or second.side)
 
 
 DEFAULT_PROMPT, DEFAULT_TRUNCATION = PromptChoice(), Truncation()

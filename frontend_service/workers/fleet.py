@@ -366,7 +366,7 @@ class WorkerChoice:
         in_time = [link for link, estimate in estimates.items() if estimate.in_time(job.remaining)]
         if not in_time:
             self._refuse(min(estimates.values(), key=lambda estimate: estimate.seconds).refusal(job.remaining))
-        drawn = 2 * _kept_waiting(max(link.others for link in candidates))
+        drawn = 2 * _waiting_share(max(link.others for link in candidates))
         best = min(in_time, key=lambda link: estimates[link].seconds + drawn * self._draw() * link.unheard_seconds)
         return best, estimates[best].wait
 
@@ -392,11 +392,11 @@ class WorkerChoice:
             raise error
 
 
-def _kept_waiting(others: float) -> float:
-    """How much of a second's work waits that others send in a second, where they send the busiest worker `others`
-    seconds of it. What they sent one worker they may send another one next, so the busiest counts for all.
+def _waiting_share(seconds: float) -> float:
+    """How much of a second's work waits that others send in a second, where they send the busiest worker `seconds` of
+    it. What they sent one worker they may send another one next, so the busiest counts for all.
 
-    Others send `others`, of which as large a share comes while the worker computes; the rest is done before anybody
-    asks. It counts twice, since all go where the last report was good.
+    Of these `seconds` as large a share comes while the worker computes; the rest is done before anybody asks. It counts
+    twice, since all go where the last report was good.
     """
-    return min(1.0, 2 * others**2)
+    return min(1.0, 2 * seconds**2)

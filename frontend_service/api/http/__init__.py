@@ -6,7 +6,7 @@ port.py         the port: uvicorn, bound, served, drained
 app.py          one call: head, route, caller, body, answer, reply
 routes.py       routes, calls whose bodies have arrived, and replies: JSON, numbers and base64
 fields.py       JSON to the struct that a route takes; refused fields
-errors.py       errors as HTTP replies, in the form of each dialect
+error_replies.py  errors as HTTP replies, in the form of each dialect
 openai.py, vllm.py with vllm_fields.py, cohere.py, tei.py with tei_bodies.py
                 requests and replies of each dialect <-> domain types, both directions side by side, and its routes
 """

@@ -15,7 +15,7 @@ from starlette import routing
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Receive, Scope, Send
 
-from frontend_service.api.http.errors import HttpError, dialect_of, error_reply
+from frontend_service.api.http.error_replies import HttpError, dialect_of, error_reply
 from frontend_service.api.http.routes import JSON, HttpCall, HttpReply, Route
 from frontend_service.frontend import Frontend
 from shared.caller import AUTHORIZATION, REQUEST_ID, Caller, caller_of, chosen_id, host_of, repeated
@@ -174,8 +174,8 @@ class PathApp:
                 raise HttpError(501, f"transfer-encoding is {clip(value)}, it may be chunked, in HTTP/1.1")
         if self._app.loopback and scope["path"] not in PROBES:
             for value in [value for name, value in headers if name == HOST]:
-                host, is_ours = _host_name(value)
-                if not is_ours:  # a request without a host comes from no browser
+                host, is_loopback_name = _host_name(value)
+                if not is_loopback_name:  # a request without a host comes from no browser
                     why = "and this port answers for this machine alone: localhost, 127.0.0.1"
                     raise HttpError(421, f"{HOST} is {clip(host)}, {why}")
 

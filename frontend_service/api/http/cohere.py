@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from frontend_service import postprocess
-from frontend_service.api.http.errors import COHERE, OPENAI
+from frontend_service.api.http.error_replies import COHERE, OPENAI
 from frontend_service.api.http.fields import FILLED, Body, Bound, Count, Top, refusing
 from frontend_service.api.http.openai import CUTS, usage
 from frontend_service.api.http.routes import (

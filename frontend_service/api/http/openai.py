@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 import numpy as np
 
-from frontend_service.api.http.errors import OPENAI
+from frontend_service.api.http.error_replies import OPENAI
 from frontend_service.api.http.fields import LARGEST, Body, Count, Id, inputs_of, of_one_kind, refusing
 from frontend_service.api.http.routes import (
     FLOAT_WEIGHT,

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from frontend_service.api.http import cohere, openai, tei, vllm
-from frontend_service.api.http.errors import TEI, statuses_of
+from frontend_service.api.http.error_replies import TEI, statuses_of
 from frontend_service.api.http.routes import HTML, JSON, Endpoint, HttpCall, HttpReply, Route, to_json
 from shared.errors import WorkerUnavailable
 

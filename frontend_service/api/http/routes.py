@@ -110,7 +110,7 @@ Endpoint = Callable[[HttpCall], Awaitable[HttpReply]]
 
 @dataclass(frozen=True, slots=True)
 class ErrorDialect:
-    """The form of errors that a family of clients knows; `http/errors.py` has all of them.
+    """The form of errors that a family of clients knows; `error_replies.py` has all of them.
 
     `name`: its name in the OpenAPI document; `status`: gives the status of an error; `body`: makes a body of an error,
     its status, message and field; `schema`: that of the body; `more_statuses`: statuses that only this dialect has.

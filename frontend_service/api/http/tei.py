@@ -12,7 +12,7 @@ import msgspec
 
 from frontend_service.api.http import cohere, vllm
 from frontend_service.api.http.cohere import CohereRerankBody
-from frontend_service.api.http.errors import OPENAI, TEI
+from frontend_service.api.http.error_replies import OPENAI, TEI
 from frontend_service.api.http.fields import FILLED, Body, Id, Texts, inputs_of, texts_of
 from frontend_service.api.http.routes import FLOAT_WEIGHT, HttpCall, HttpReply, Route, to_json
 from frontend_service.api.http.tei_bodies import (

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 import numpy as np
 
-from frontend_service.api.http.errors import OPENAI
+from frontend_service.api.http.error_replies import OPENAI
 from frontend_service.api.http.fields import FILLED, Body, Id, Texts, inputs_of, refusing, texts_of
 from frontend_service.api.http.openai import embed_request, list_reply, vector_list_reply
 from frontend_service.api.http.routes import (

@@ -93,8 +93,8 @@ OPENAI_CODES = {401: "invalid_api_key", 404: "model_not_found"}
 
 
 def _openai(error: SelvageError, status: int, message: str, field: str) -> Any:
-    is_theirs = status < 500 or isinstance(error, InvalidInput)  # a method or a coding that is not known has 501
-    kind = OPENAI_TYPES.get(status, "invalid_request_error" if is_theirs else "server_error")
+    is_of_caller = status < 500 or isinstance(error, InvalidInput)  # a method or a coding that is not known has 501
+    kind = OPENAI_TYPES.get(status, "invalid_request_error" if is_of_caller else "server_error")
     code = OPENAI_CODES[401] if status == 401 else _openai_code(error)
     return {"error": {"message": message, "type": kind, "param": field or None, "code": code}}
 
