@@ -9,11 +9,13 @@ import numpy as np
 
 from frontend_service.api.packed import as_int32, put_floats
 from frontend_service.api.selvage_v1.embed_rpcs import (
+    Prompted,
     enum_from_pb,
     id_lists_from_pb,
     optional_field,
     positive_field,
-    text_fields,
+    prompt_from_pb,
+    truncation_from_pb,
     usage_to_pb,
 )
 from frontend_service.domain.limits import Limits
@@ -152,9 +154,19 @@ def max_sim_response_to_pb(request: MaxSimRequest, answer: Answer) -> ranking_pb
     return response
 
 
+def _text_fields(message: Prompted) -> dict[str, Any]:
+    """Fields that requests about texts have in common, by their names in the domain types."""
+    return {
+        "model": message.model,
+        "texts": tuple(message.texts),
+        "prompt": prompt_from_pb(message),
+        "cut": truncation_from_pb(message),
+    }
+
+
 def classify_request_from_pb(message: classification_pb2.ClassifyRequest) -> ClassifyRequest:
     return ClassifyRequest(
-        **text_fields(message),
+        **_text_fields(message),
         pairs=tuple(message.text_pairs),
         normalize=optional_field(message, "normalize"),
     )
@@ -169,7 +181,7 @@ def classify_response_to_pb(classified: Classified) -> classification_pb2.Classi
 
 def classify_tokens_request_from_pb(message: classification_pb2.ClassifyTokensRequest) -> ClassifyTokensRequest:
     return ClassifyTokensRequest(
-        **text_fields(message),
+        **_text_fields(message),
         token_id=optional_field(message, "token_id"),
         normalize=optional_field(message, "normalize"),
     )
@@ -195,7 +207,7 @@ def get_model_response_to_pb(model: ServedModel, limits: Limits) -> model_pb2.Ge
 
 
 def tokenize_request_from_pb(message: model_pb2.TokenizeRequest) -> TokenizeRequest:
-    return TokenizeRequest(**text_fields(message))
+    return TokenizeRequest(**_text_fields(message))
 
 
 def tokenize_response_to_pb(shown: ShownTexts) -> model_pb2.TokenizeResponse:

@@ -89,16 +89,6 @@ def truncation_from_pb(message: Prompted) -> Truncation:
     )
 
 
-def text_fields(message: Prompted) -> dict[str, Any]:
-    """Fields that requests about texts have in common, by their names in the domain types."""
-    return {
-        "model": message.model,
-        "texts": tuple(message.texts),
-        "prompt": prompt_from_pb(message),
-        "cut": truncation_from_pb(message),
-    }
-
-
 def id_lists_from_pb(tokenized: Iterable[embedding_pb2.TokenIds]) -> tuple[Sequence[int], ...]:
     """Lists of ids, four bytes an id: a tuple would take nine times as many, and a message has millions."""
     return tuple(array("i", token_ids.ids) for token_ids in tokenized)
@@ -178,8 +168,11 @@ def embed_request_from_pb(message: embedding_pb2.EmbedRequest, limits: Limits = 
             raise InvalidInput(f"outputs[{index}] is unspecified", field=f"outputs[{index}]")
         outputs[enum_from_pb(OutputKind, kind, f"outputs[{index}]", OutputKind.DENSE)] = None
     return EmbedRequest(
-        **text_fields(message),
+        model=message.model,
+        texts=tuple(message.texts),
         tokenized=id_lists_from_pb(message.tokenized),
+        prompt=prompt_from_pb(message),
+        cut=truncation_from_pb(message),
         outputs=tuple(outputs),
         dimensions=optional_field(message, "dimensions"),
         normalize=optional_field(message, "normalize"),
