@@ -334,11 +334,11 @@ class LeadingPiece:
     data: PackedBytes
 
 
-def led_by(piece: LeadingPiece, rest: bytes) -> bytes:
-    """A message: the piece, and after it `rest`, a message as protobuf writes it. This is our one copy of a row."""
+def led_by(piece: LeadingPiece, message: bytes) -> bytes:
+    """A message: the piece, and after it another `message` as protobuf writes it. This is our one copy of a row."""
     chunk = b"".join((KIND, varint(piece.kind), DATA, varint(len(piece.data))))
     part = b"".join((JOB, varint(piece.job_id), CHUNK, varint(len(chunk) + len(piece.data)), chunk))
-    return b"".join((ANSWER, varint(len(part) + len(piece.data)), part, piece.data, rest))
+    return b"".join((ANSWER, varint(len(part) + len(piece.data)), part, piece.data, message))
 
 
 def leading_piece(raw: bytes) -> tuple[LeadingPiece, memoryview] | None:
@@ -377,8 +377,8 @@ class UnsentOutcome:
         chunks = [] if isinstance(outcome, SelvageError) else [chunk for chunk in _chunks(outcome) if len(chunk[1])]
         self.left = sum(len(data) for _, data in chunks)
         self.frame = FRAME_BYTES + CHUNK_BYTES * len(chunks) + _end_bytes(outcome)
-        self._rest = iter([(kind, memoryview(data)) for kind, data in chunks])
-        self._open: tuple[int, memoryview] | None = next(self._rest, None)
+        self._waiting = iter([(kind, memoryview(data)) for kind, data in chunks])
+        self._open: tuple[int, memoryview] | None = next(self._waiting, None)
 
     @property
     def size(self) -> int:
@@ -401,7 +401,7 @@ class UnsentOutcome:
         kind, data = self._open
         piece = data[:most]
         self.left -= len(piece)
-        self._open = (kind, data[len(piece) :]) if len(piece) < len(data) else next(self._rest, None)
+        self._open = (kind, data[len(piece) :]) if len(piece) < len(data) else next(self._waiting, None)
         return LeadingPiece(job_id=self.job_id, kind=kind, data=piece)
 
 
