@@ -11,7 +11,6 @@ import gc
 import resource
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
@@ -52,9 +51,10 @@ async def main(settings: FrontendSettings) -> None:
     page = reporting.page(settings, shown=bool(settings.http_listen))
     spans = reporting.spans("selvage-frontend")
     metrics = _metrics(page) if page else None
-    callers = CallerChecks(keys=api_keys_of(settings), tls=security.tls_of(settings, settings.tls_ca))
-    calls = _calls(settings, callers, spans)
-    server = _server(calls, message_threads, callers, page)
+    keys, tls = api_keys_of(settings), security.tls_of(settings, settings.tls_ca)
+    guards = {"--tls-certificate": tls, "--api-keys or --tls-ca": keys or settings.tls_ca}
+    calls = _calls(settings, keys, spans)
+    server = _server(calls, message_threads, tls, page)
     transport = worker_transport(settings, security.link_secret_of(settings))
     fleet = Fleet(settings.worker, message_threads, server.set_ready, transport, settings.fingerprint)
     tell_times = [observer.times for observer in (metrics, spans) if observer]
@@ -63,17 +63,17 @@ async def main(settings: FrontendSettings) -> None:
     frontend = Frontend(pipeline, calls, settings.thread_count)
     servicers.register(frontend, server.grpc)
     tei_servicers.register(frontend, server.grpc)
-    http = _http(settings, frontend, callers, page, metrics) if page and metrics else None
+    http = _http(settings, frontend, keys, tls, page, metrics) if page and metrics else None
     calls.check = fleet.check_terms
     calls.local = (*servicers.LOCAL, *tei_servicers.LOCAL, *(http.local_routes if http else ()))
     if metrics:
         metrics.read(calls.admission, fleet)
     gc.collect()
     gc.freeze()  # these objects stay; each full collection would look at all of them, and stop every request
-    security.warn_if_open(settings.listen, callers.by_flag(settings))
+    security.warn_if_open(settings.listen, guards)
     await server.start(settings.listen)
     if http:
-        security.warn_if_open(settings.http_listen, callers.by_flag(settings))
+        security.warn_if_open(settings.http_listen, guards)
         await http.start(settings.http_listen)
     supervising = asyncio.create_task(fleet.supervise())
     await _until_stopped(supervising)
@@ -87,30 +87,18 @@ async def main(settings: FrontendSettings) -> None:
     log.info("stopped")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallerChecks:
-    """The checks that callers must pass: API keys and TLS; None where there is no such check."""
-
-    keys: ApiKeys | None
-    tls: Fresh[Identity] | None
-
-    def by_flag(self, settings: FrontendSettings) -> dict[str, object]:
-        """The checks that an address which others reach should have, by their flags."""
-        return {"--tls-certificate": self.tls, "--api-keys or --tls-ca": self.keys or settings.tls_ca}
-
-
 def _metrics(page: "Page") -> "FrontendMetrics":
     from frontend_service.metrics import FrontendMetrics
 
     return FrontendMetrics(page.registry)
 
 
-def _calls(settings: FrontendSettings, callers: CallerChecks, spans: "Spans | None") -> Calls:
+def _calls(settings: FrontendSettings, keys: ApiKeys | None, spans: "Spans | None") -> Calls:
     return Calls(
         timeout=settings.default_timeout,
         bounds=settings.bounds,
-        identify=callers.keys.identify if callers.keys else None,
-        accepts=callers.keys.accepts if callers.keys else None,
+        identify=keys.identify if keys else None,
+        accepts=keys.accepts if keys else None,
         begin_span=spans.begin if spans else None,
     )
 
@@ -118,7 +106,7 @@ def _calls(settings: FrontendSettings, callers: CallerChecks, spans: "Spans | No
 def _server(
     calls: Calls,
     message_threads: ThreadPoolExecutor,
-    callers: CallerChecks,
+    tls: Fresh[Identity] | None,
     page: "Page | None",
 ) -> Server:
     return Server(
@@ -128,7 +116,7 @@ def _server(
         connection_age=True,
         rpcs=page.rpcs if page else None,
         tell=tei_servicers.tei_error,
-        tls=callers.tls,
+        tls=tls,
         received=REQUEST_BYTES,
     )
 
@@ -136,17 +124,18 @@ def _server(
 def _http(
     settings: FrontendSettings,
     frontend: Frontend,
-    callers: CallerChecks,
+    keys: ApiKeys | None,
+    tls: Fresh[Identity] | None,
     page: "Page",
     metrics: "FrontendMetrics",
 ) -> HttpServer | None:
     """The HTTP API, None where it is not enabled. It shows the metrics even without --metrics."""
     if not settings.http_listen:
         return None
-    routes = all_routes(keys=callers.keys is not None, is_draining=lambda: server.draining, metrics=page.text)
+    routes = all_routes(keys=keys is not None, is_draining=lambda: server.draining, metrics=page.text)
     loopback = is_loopback(settings.http_listen)
     app = App(frontend, routes, metrics.http, loopback=loopback, origins=settings.http_cors_origin)
-    server = HttpServer(app, callers.tls, settings.drain_seconds)
+    server = HttpServer(app, tls, settings.drain_seconds)
     return server
 
 

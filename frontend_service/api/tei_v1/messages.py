@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,16 +44,7 @@ UNLIMITED = Truncation(limited=False)
 """Texts to tokenize may be longer than the model takes."""
 
 
-class TruncatableMessage(Protocol):
-    """A request whose texts may be truncated."""
-
-    @property
-    def truncate(self) -> bool: ...
-    @property
-    def truncation_direction(self) -> Any: ...
-
-
-def truncation_from_pb(message: TruncatableMessage) -> Truncation:
+def truncation_from_pb(message: Any) -> Truncation:
     """The treatment of texts over the limit."""
     side = SIDES.get(message.truncation_direction)
     if side is None:
