@@ -10,16 +10,14 @@ import ctypes
 import gc
 import resource
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
 
 from frontend_service.access.api_keys import ApiKeys
-from frontend_service.api.http.app import Hosts
-from frontend_service.api.http.pages import http_server
+from frontend_service.api.http.app import App
+from frontend_service.api.http.pages import all_routes
 from frontend_service.api.http.port import HttpServer
 from frontend_service.api.selvage_v1 import servicers
 from frontend_service.api.tei_v1 import tei_servicers
@@ -29,7 +27,6 @@ from frontend_service.settings import FrontendSettings
 from frontend_service.workers.fleet import Fleet
 from frontend_service.workers.transport import WorkerTransport, received_bytes
 from shared import reporting, security, tasks
-from shared.caller import Caller
 from shared.security import Fresh, Identity, LinkSecret, is_loopback
 from shared.server.calls import Calls
 from shared.server.grpc_server import Server, until_told_to_stop
@@ -54,9 +51,10 @@ async def main(settings: FrontendSettings) -> None:
     page = reporting.page(settings, shown=bool(settings.http_listen))
     spans = reporting.spans("selvage-frontend")
     metrics = _metrics(page) if page else None
-    callers = CallerChecks(keys=api_keys_of(settings), tls=security.tls_of(settings, settings.tls_ca))
-    calls = _calls(settings, callers, spans)
-    server = _server(calls, message_threads, callers, page)
+    keys, tls = api_keys_of(settings), security.tls_of(settings, settings.tls_ca)
+    guards = {"--tls-certificate": tls, "--api-keys or --tls-ca": keys or settings.tls_ca}
+    calls = _calls(settings, keys, spans)
+    server = _server(calls, message_threads, tls, page)
     transport = worker_transport(settings, security.link_secret_of(settings))
     fleet = Fleet(settings.worker, message_threads, server.set_ready, transport, settings.fingerprint)
     tell_times = [observer.times for observer in (metrics, spans) if observer]
@@ -65,16 +63,17 @@ async def main(settings: FrontendSettings) -> None:
     frontend = Frontend(pipeline, calls, settings.thread_count)
     servicers.register(frontend, server.grpc)
     tei_servicers.register(frontend, server.grpc)
-    http = _http(settings, frontend, callers, page, metrics) if page and metrics else None
-    calls.check = _deadline_check(calls, fleet, http)
+    http = _http(settings, frontend, keys, tls, page, metrics) if page and metrics else None
+    calls.check = fleet.check_terms
+    calls.local = (*servicers.LOCAL, *tei_servicers.LOCAL, *(http.local_routes if http else ()))
     if metrics:
         metrics.read(calls.admission, fleet)
     gc.collect()
     gc.freeze()  # these objects stay; each full collection would look at all of them, and stop every request
-    security.warn_if_open(settings.listen, callers.by_flag(settings))
+    security.warn_if_open(settings.listen, guards)
     await server.start(settings.listen)
     if http:
-        security.warn_if_open(settings.http_listen, callers.by_flag(settings))
+        security.warn_if_open(settings.http_listen, guards)
         await http.start(settings.http_listen)
     supervising = asyncio.create_task(fleet.supervise())
     await _until_stopped(supervising)
@@ -88,30 +87,18 @@ async def main(settings: FrontendSettings) -> None:
     log.info("stopped")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallerChecks:
-    """The checks that callers must pass: API keys and TLS; None where there is no such check."""
-
-    keys: ApiKeys | None
-    tls: Fresh[Identity] | None
-
-    def by_flag(self, settings: FrontendSettings) -> dict[str, object]:
-        """The checks that an address which others reach should have, by their flags."""
-        return {"--tls-certificate": self.tls, "--api-keys or --tls-ca": self.keys or settings.tls_ca}
-
-
 def _metrics(page: "Page") -> "FrontendMetrics":
     from frontend_service.metrics import FrontendMetrics
 
     return FrontendMetrics(page.registry)
 
 
-def _calls(settings: FrontendSettings, callers: CallerChecks, spans: "Spans | None") -> Calls:
+def _calls(settings: FrontendSettings, keys: ApiKeys | None, spans: "Spans | None") -> Calls:
     return Calls(
         timeout=settings.default_timeout,
         bounds=settings.bounds,
-        identify=callers.keys.identify if callers.keys else None,
-        accepts=callers.keys.accepts if callers.keys else None,
+        identify=keys.identify if keys else None,
+        accepts=keys.accepts if keys else None,
         begin_span=spans.begin if spans else None,
     )
 
@@ -119,7 +106,7 @@ def _calls(settings: FrontendSettings, callers: CallerChecks, spans: "Spans | No
 def _server(
     calls: Calls,
     message_threads: ThreadPoolExecutor,
-    callers: CallerChecks,
+    tls: Fresh[Identity] | None,
     page: "Page | None",
 ) -> Server:
     return Server(
@@ -129,7 +116,7 @@ def _server(
         connection_age=True,
         rpcs=page.rpcs if page else None,
         tell=tei_servicers.tei_error,
-        tls=callers.tls,
+        tls=tls,
         received=REQUEST_BYTES,
     )
 
@@ -137,35 +124,19 @@ def _server(
 def _http(
     settings: FrontendSettings,
     frontend: Frontend,
-    callers: CallerChecks,
+    keys: ApiKeys | None,
+    tls: Fresh[Identity] | None,
     page: "Page",
     metrics: "FrontendMetrics",
 ) -> HttpServer | None:
     """The HTTP API, None where it is not enabled. It shows the metrics even without --metrics."""
     if not settings.http_listen:
         return None
-    return http_server(
-        frontend,
-        keys=callers.keys is not None,
-        metrics=page.text,
-        observe_call=metrics.http,
-        tls=callers.tls,
-        drain_seconds=settings.drain_seconds,
-        hosts=Hosts.of(settings.http_listen),
-        origins=settings.http_cors_origin,
-    )
-
-
-def _deadline_check(calls: Calls, fleet: Fleet, http: HttpServer | None) -> Callable[[Caller], None]:
-    """A check that raises Overloaded for a call that needs a worker, if no worker could answer it in time."""
-    local_methods = (*servicers.LOCAL, *tei_servicers.LOCAL)
-    local_routes = frozenset[str]() if http is None else http.local_routes
-
-    def check(caller: Caller) -> None:
-        if not caller.method.startswith(local_methods) and caller.method not in local_routes:
-            fleet.check_terms(calls.terms(caller))
-
-    return check
+    routes = all_routes(keys=keys is not None, is_draining=lambda: server.draining, metrics=page.text)
+    loopback = is_loopback(settings.http_listen)
+    app = App(frontend, routes, metrics.http, loopback=loopback, origins=settings.http_cors_origin)
+    server = HttpServer(app, tls, settings.drain_seconds)
+    return server
 
 
 async def _until_stopped(supervising: asyncio.Task[None]) -> None:

@@ -10,11 +10,6 @@ from frontend_service.workers.fleet import Fleet
 from shared.metrics import SECONDS, StateCollector, gauge_of, gauges_of, refusals_of
 from shared.server.admission import Admission
 
-REASONS = (
-    *("requests", "bytes", "streams", "health", "slow_reads", "read_seconds"),
-    *("quota", "unauthenticated", "draining", "deadline", "queue_seconds"),
-)
-
 
 class FrontendMetrics:
     """Metrics of a frontend: times, requests and bytes in progress, refusals, and its workers."""
@@ -60,7 +55,7 @@ class FrontendMetrics:
             yield gauge_of("selvage_requests_in_flight", "Requests that are being answered.", admission.requests)
             of = "Bytes of requests, of their results, and of replies that callers have not read."
             yield gauge_of("selvage_bytes_in_flight", of, admission.size)
-            yield refusals_of({**admission.refused, **fleet.refused}, REASONS)
+            yield refusals_of({**admission.refused, **fleet.refused})
             yield gauges_of("selvage_workers_serving", "Workers that take jobs.", "model", fleet.workers)
             of = "Workers of these that get no jobs for a while: others answer what they fail."
             yield gauges_of("selvage_workers_set_aside", of, "model", fleet.aside)

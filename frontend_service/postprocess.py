@@ -4,7 +4,7 @@ numpy and scipy; runs in threads. Knows no request of an API and no worker.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
 from frontend_service.domain.requests import TokenPooling
+from shared.card import ModelCard
 from shared.jobs import JobResult, PackedBytes, RaggedTokens, Rows
 from shared.vectors import Activation, DataType
 
@@ -32,6 +33,17 @@ def rank(ranked_by: PackedBytes, scores: PackedBytes, top_n: int | None) -> list
     return list(zip(order.tolist(), np.frombuffer(scores, dtype="<f4")[order].tolist(), strict=True))
 
 
+def activation_of(card: ModelCard, wanted: bool | None) -> Activation:
+    """The activation of logits. `wanted`: whether the request asks for one; None: what the files name, or none."""
+    if wanted is None:
+        return card.activation
+    if not wanted:
+        return Activation.IDENTITY
+    if card.activation is not Activation.IDENTITY:
+        return card.activation
+    return Activation.SIGMOID if len(card.labels) == 1 else Activation.SOFTMAX
+
+
 def activate(logits: PackedBytes, labels: int, activation: Activation) -> bytes:
     """float32 logits [N, labels] -> scores of the same shape, computed in float64."""
     values = np.frombuffer(logits, dtype="<f4").astype(np.float64).reshape(-1, labels)
@@ -48,11 +60,6 @@ def activate(logits: PackedBytes, labels: int, activation: Activation) -> bytes:
     return values.astype("<f4").tobytes()
 
 
-def activate_result(result: JobResult, labels: int, activation: Activation) -> JobResult:
-    """The result with scores instead of logits."""
-    return replace(result, scores=activate(result.scores, labels, activation))
-
-
 def listwise_scores(rows: Rows, documents: Sequence[int], counts: Sequence[int]) -> bytes:
     """Scores of a listwise reranker: cosines of each query with its documents, float32, query by query.
 
@@ -65,9 +72,9 @@ def listwise_scores(rows: Rows, documents: Sequence[int], counts: Sequence[int])
     blocks = [values[stop - size - 1 : stop] for stop, size in zip(stops, documents, strict=True)]
     result, first, filled = np.empty(sum(documents), dtype="<f4"), 0, 0
     for count in counts:
-        parts = blocks[first : first + count]
-        query = _query_mean(parts)
-        for block in parts:
+        query_blocks = blocks[first : first + count]
+        query = _query_mean(query_blocks)
+        for block in query_blocks:
             size = len(block) - 1
             result[filled : filled + size] = _cosines(block[:-1], query)
             filled += size

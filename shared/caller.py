@@ -1,10 +1,11 @@
-"""The caller of a request, read from the headers before the request itself is read; and the names of its call in logs
-and traces, which are its request id and its position in a trace. Knows no gRPC, no HTTP and no spans.
+"""The caller of a request, read from the headers before the request itself; the terms on which it is served; the names
+of its call in logs and traces: its request id and its position in a trace. Knows no gRPC, no HTTP and no spans.
 
 Without OpenTelemetry the services pass the headers of W3C Trace Context (version 00) on, and their logs name the trace.
 """
 
 import re
+import time
 import uuid
 from collections.abc import Iterable
 from contextvars import ContextVar
@@ -63,6 +64,38 @@ class Caller:
     stream_quota: Quota | None = None
     credential: str = field(default="", repr=False)
     host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A moment of the monotonic clock, in seconds."""
+
+    at: float
+
+    @classmethod
+    def after(cls, seconds: float) -> "Deadline":
+        """A deadline that is `seconds` from now."""
+        return cls(time.monotonic() + seconds)
+
+    def remaining(self) -> float:
+        """Seconds left, 0 when it has passed."""
+        return max(0.0, self.at - time.monotonic())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestTerms:
+    """The deadline, fairness key and priority of a request, and its id in logs and traces."""
+
+    deadline: Deadline
+    key: str = ""
+    priority: Priority = Priority.DEFAULT
+    request_id: str = ""
+    traceparent: str = ""
+
+    @classmethod
+    def within(cls, seconds: float) -> "RequestTerms":
+        """Terms with a deadline in `seconds` and defaults for the rest."""
+        return cls(deadline=Deadline.after(seconds))
 
 
 def chosen_id(headers: Iterable[tuple[str, str | bytes]]) -> str:

@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
@@ -45,11 +45,6 @@ def end_at_once(number: int, frame: FrameType | None) -> None:
     os._exit(128 + number)
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
-    """The one of `names` that is most like `name`; "" where none is."""
-    return next(iter(difflib.get_close_matches(name, names, n=1)), "")
-
-
 class CommandParser(argparse.ArgumentParser):
     """A parser that refuses in one line, with the nearest flag where one is unknown."""
 
@@ -65,8 +60,8 @@ class CommandParser(argparse.ArgumentParser):
                 break
             flag = word.partition("=")[0]
             if flag.startswith("--") and " " not in flag and flag not in self._option_string_actions:
-                near = nearest(flag, self._option_string_actions)
-                self.error(f"unrecognized arguments: {flag}{f'; did you mean {near}?' if near else ''}")
+                near = difflib.get_close_matches(flag, self._option_string_actions, n=1)
+                self.error(f"unrecognized arguments: {flag}{f'; did you mean {near[0]}?' if near else ''}")
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:

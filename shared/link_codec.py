@@ -32,16 +32,19 @@ from shared.jobs import (
 )
 from shared.load import Backlog, Load
 from shared.value_codec import (
+    BYTES,
+    VARINT,
     duration_from_pb,
     duration_to_pb,
     error_from_pb,
     error_to_pb,
     number,
+    read_varint,
+    varint,
     vectors_from_pb,
     vectors_to_pb,
 )
 from shared.vectors import DataType, InputType, Layout, OutputKind, ScoringMethod
-from shared.wire import BYTES, VARINT, read_varint, varint
 
 MESSAGE_JOBS = 4096
 """Most jobs in one message."""
@@ -331,11 +334,11 @@ class LeadingPiece:
     data: PackedBytes
 
 
-def led_by(piece: LeadingPiece, rest: bytes) -> bytes:
-    """A message: the piece, and after it `rest`, a message as protobuf writes it. This is our one copy of a row."""
+def led_by(piece: LeadingPiece, message: bytes) -> bytes:
+    """A message: the piece, and after it another `message` as protobuf writes it. This is our one copy of a row."""
     chunk = b"".join((KIND, varint(piece.kind), DATA, varint(len(piece.data))))
     part = b"".join((JOB, varint(piece.job_id), CHUNK, varint(len(chunk) + len(piece.data)), chunk))
-    return b"".join((ANSWER, varint(len(part) + len(piece.data)), part, piece.data, rest))
+    return b"".join((ANSWER, varint(len(part) + len(piece.data)), part, piece.data, message))
 
 
 def leading_piece(raw: bytes) -> tuple[LeadingPiece, memoryview] | None:
@@ -371,34 +374,34 @@ class UnsentOutcome:
 
     def __init__(self, job_id: int, outcome: JobResult | SelvageError) -> None:
         self.job_id, self._outcome = job_id, outcome
-        chunks = [] if isinstance(outcome, SelvageError) else [pair for pair in _chunks(outcome) if len(pair[1])]
+        chunks = [] if isinstance(outcome, SelvageError) else [chunk for chunk in _chunks(outcome) if len(chunk[1])]
         self.left = sum(len(data) for _, data in chunks)
         self.frame = FRAME_BYTES + CHUNK_BYTES * len(chunks) + _end_bytes(outcome)
-        self._rest = iter([(kind, memoryview(data)) for kind, data in chunks])
-        self._open: tuple[int, memoryview] | None = next(self._rest, None)
+        self._waiting = iter([(kind, memoryview(data)) for kind, data in chunks])
+        self._open: tuple[int, memoryview] | None = next(self._waiting, None)
 
     @property
     def size(self) -> int:
         """Most bytes that the rest of the outcome takes in a message."""
         return self.left + self.frame
 
-    def add_part(self, message: pb.AttachResponse, room: int) -> None:
-        """Adds a part with at most `room` bytes of vectors and scores; it has the end once nothing is left."""
+    def add_part(self, message: pb.AttachResponse, most: int) -> None:
+        """Adds a part with at most `most` bytes of vectors and scores; it has the end once nothing is left."""
         part = message.answers.add(job_id=self.job_id)
-        while self._open is not None and room > 0:
-            piece = self.take_piece(room)
+        while self._open is not None and most > 0:
+            piece = self.take_piece(most)
             part.chunks.add(kind=piece.kind, data=bytes(piece.data))  # protobuf takes bytes, no views
-            room -= len(piece.data)
+            most -= len(piece.data)
         if self._open is None:
             _end(part.end, self._outcome)
 
-    def take_piece(self, room: int) -> LeadingPiece:
-        """Takes at most `room` of the bytes that are left, uncopied, for the head of a message, without the end."""
+    def take_piece(self, most: int) -> LeadingPiece:
+        """Takes at most `most` of the bytes that are left, uncopied, for the head of a message, without the end."""
         assert self._open is not None
         kind, data = self._open
-        piece = data[:room]
+        piece = data[:most]
         self.left -= len(piece)
-        self._open = (kind, data[len(piece) :]) if len(piece) < len(data) else next(self._rest, None)
+        self._open = (kind, data[len(piece) :]) if len(piece) < len(data) else next(self._waiting, None)
         return LeadingPiece(job_id=self.job_id, kind=kind, data=piece)
 
 
@@ -442,20 +445,21 @@ def _end(end: pb.JobEnd, outcome: JobResult | SelvageError) -> None:
 
 @dataclass(slots=True)
 class ResultAssembly:
-    """The parts of a job's outcome as they come: the other direction of `UnsentOutcome`. `size` is in bytes."""
+    """The parts of a job's outcome as they come, the other direction of `UnsentOutcome`. `sizes`: bytes by kind."""
 
     chunks: dict[int, list[PackedBytes]] = field(default_factory=dict)
+    sizes: dict[int, int] = field(default_factory=dict)
     end: pb.JobEnd | None = None
-    size: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of all pieces."""
+        return sum(self.sizes.values())
 
     def add(self, part: pb.AnswerPart) -> bool:
         """Takes a part. Returns whether it was the last one. Raises the job's own error."""
         for chunk in part.chunks:
             self.append(chunk.kind, chunk.data)
-        return self.end_with(part)
-
-    def end_with(self, part: pb.AnswerPart) -> bool:
-        """Takes the end of a part whose chunks have been taken. See `add`."""
         if not part.HasField("end"):
             return False
         if part.end.HasField("error"):
@@ -466,7 +470,7 @@ class ResultAssembly:
     def append(self, kind: int, data: PackedBytes) -> None:
         """Takes a piece of the bytes of a kind."""
         self.chunks.setdefault(kind, []).append(data)
-        self.size += len(data)
+        self.sizes[kind] = self.sizes.get(kind, 0) + len(data)
 
     def result(self) -> JobResult:
         """All parts put together. Raises Internal where the end is missing."""

@@ -120,8 +120,8 @@ class Backlog:
         slack = turn * (3 + log(1 + self.jobs))
         of_key = min(key_tokens, self._before_in_key(tokens, slack, turn, short)) if key_tokens else 0
         share = of_key + tokens + slack
-        others = max(0, self.keys - (key_tokens > 0)) * share
-        return min(self.tokens, of_key + min(others, self._within(share))), of_key + others
+        of_others = max(0, self.keys - (key_tokens > 0)) * share
+        return min(self.tokens, of_key + min(of_others, self._within(share))), of_key + of_others
 
     def _within(self, tokens: float) -> float:
         """Most tokens that are served if no long job is served more than `tokens`."""
@@ -213,16 +213,16 @@ class Load:
         wait.
         """
         waiting, above, same, below, coming = 0, 0, 0.0, 0.0, 0.0
-        for other, backlog in self.backlogs.items():  # the highest first
+        for rank, backlog in self.backlogs.items():  # the highest first
             waiting += backlog.tokens
-            if other < priority:
+            if rank < priority:
                 above += backlog.tokens
-            elif other == priority:
+            elif rank == priority:
                 same, most = backlog.before(tokens, key_tokens, self.turn, self.short)
                 if key_tokens and most > same and tokens < self.short and self.coming:
                     coming = min(most - same, self._coming_before(same, priority, key_tokens / backlog.tokens))
             else:
-                share = (same + tokens + self.turn) * WEIGHTS[other] / WEIGHTS[priority]
+                share = (same + tokens + self.turn) * WEIGHTS[rank] / WEIGHTS[priority]
                 below += min(backlog.tokens, share + self.turn)
         ahead = above + same + below
         ahead += (ahead + tokens) / (TURNS_PER_STEP - 1)  # one turn of each step
@@ -230,12 +230,12 @@ class Load:
             ahead, coming = min(ahead, self.step_tokens + self.turn), 0.0  # none goes first
         return int(min(waiting, ahead)), coming
 
-    def _coming_before(self, tokens: float, priority: Priority, own_part: float) -> float:
+    def _coming_before(self, tokens: float, priority: Priority, key_share: float) -> float:
         """Tokens of other keys of a priority that come while so many tokens, and these themselves, are served.
 
-        `own_part`: the part of what waits that is of the job's key; of what comes it is taken to be the same.
+        `key_share`: the share of what waits that is of the job's key; of what comes it is taken to be the same.
         """
-        left = self.tokens_per_second - max(0.0, 1 - own_part) * self.coming[priority - 1]
+        left = self.tokens_per_second - max(0.0, 1 - key_share) * self.coming[priority - 1]
         return tokens * (self.tokens_per_second / left - 1) if left > 0 else inf
 
     def unheard(self, age: float) -> float:

@@ -113,8 +113,8 @@ def gauges_of(name: str, of: str, label: str, values: Mapping[str, float]) -> Me
     return family
 
 
-def refusals_of(refused: Mapping[str, int], reasons: Iterable[str]) -> Metric:
-    """The counter of refusals; reasons without any are reported as 0, so that the first one shows as a rise."""
+def refusals_of(refused: Mapping[str, int], reasons: Iterable[str] = ()) -> Metric:
+    """The counter of refusals; `reasons` without any are reported as 0, so that the first one shows as a rise."""
     family = CounterMetricFamily("selvage_refused", "What was refused as too much.", labels=["reason"])
     for reason, count in {**dict.fromkeys(reasons, 0), **refused}.items():
         family.add_metric([reason], count)

@@ -52,28 +52,24 @@ class Fresh(Generic[T]):
     @property
     def value(self) -> T:
         """The value of the files as they were at most a second ago."""
-        self.renew()
+        now = self._clock()
+        if now - self._looked >= LOOK_SECONDS:
+            self._looked = now
+            state = _state(self._paths)
+            if state != self._seen:
+                self._read_again(state)
         return self._value
 
-    def renew(self) -> bool:
-        """Reads changed files again; returns whether `value` is new."""
-        now = self._clock()
-        if now - self._looked < LOOK_SECONDS:
-            return False
-        self._looked = now
-        state = _state(self._paths)
-        if state == self._seen:
-            return False
+    def _read_again(self, state: Hashable) -> None:
+        """Reads changed files, whose state is `state`."""
         try:
             value = self._read(_contents(self._paths))
         except Exception as error:  # whatever is wrong with the files, calls go on with what was there
             self._seen = state
             self._on_error(error)
-            return False
-        if _state(self._paths) != state:
-            return False  # still being written: the next check reads it
-        self._seen, self._value = state, value
-        return True
+            return
+        if _state(self._paths) == state:  # else it is still being written: the next check reads it
+            self._seen, self._value = state, value
 
 
 def _contents(paths: Sequence[str]) -> list[bytes]:

@@ -6,7 +6,8 @@ attribute holds a text, a key or a header but the request id.
 
 import time
 from contextvars import ContextVar
-from typing import Protocol
+from dataclasses import fields
+from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
@@ -21,21 +22,6 @@ from shared.jobs import Job, JobResult, Priority
 
 HEADERS = TraceContextTextMapPropagator()
 CURRENT: ContextVar[trace.Span] = ContextVar("span", default=trace.INVALID_SPAN)
-
-
-class RequestTimes(Protocol):
-    """Where the time of a request went, in seconds; see `frontend_service.domain.answer.Timing`."""
-
-    @property
-    def tokenize(self) -> float: ...
-    @property
-    def queue(self) -> float: ...
-    @property
-    def compute(self) -> float: ...
-    @property
-    def transfer(self) -> float: ...
-    @property
-    def postprocess(self) -> float: ...
 
 
 class OpenTelemetrySpan:
@@ -85,17 +71,10 @@ class Spans:
         CURRENT.set(span)
         return OpenTelemetrySpan(span)
 
-    def times(self, times: RequestTimes) -> None:
-        """Adds the times of a request to the span of the current call."""
-        CURRENT.get().set_attributes(
-            {
-                "selvage.tokenize_seconds": times.tokenize,
-                "selvage.queue_seconds": times.queue,
-                "selvage.compute_seconds": times.compute,
-                "selvage.transfer_seconds": times.transfer,
-                "selvage.postprocess_seconds": times.postprocess,
-            }
-        )
+    def times(self, times: Any) -> None:
+        """Adds the times of a request, fields of a dataclass in seconds, to the span of the current call."""
+        seconds = {f"selvage.{field.name}_seconds": getattr(times, field.name) for field in fields(times)}
+        CURRENT.get().set_attributes(seconds)
 
     def job(self, job: Job, outcome: JobResult | SelvageError) -> None:
         """Records the span of a job that was just answered, unless it belongs to no trace."""

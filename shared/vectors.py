@@ -1,6 +1,5 @@
 """Vectors, scores and their options in both services. Numbers of enums equal those of the contract."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import accumulate
@@ -146,25 +145,14 @@ class MultiVectors:
         """[S + 1] where each text begins, in rows; the last entry is all rows."""
         return (0, *accumulate(self.lengths))
 
-    def chosen(self, places: Sequence[int]) -> "MultiVectors":
-        """The texts at these indices."""
-        offsets = self.offsets
-
-        def of(data: bytes, size: int) -> bytes:
-            return b"".join(data[offsets[place] * size : offsets[place + 1] * size] for place in places)
-
-        return self._with(tuple(self.lengths[place] for place in places), of)
-
     def part(self, start: int, stop: int) -> "MultiVectors":
         """The texts from `start` to `stop`."""
         offsets = self.offsets
-
-        def of(data: bytes, size: int) -> bytes:
-            return data[offsets[start] * size : offsets[stop] * size]
-
-        return self._with(self.lengths[start:stop], of)
-
-    def _with(self, lengths: tuple[int, ...], of: Callable[[bytes, int], bytes]) -> "MultiVectors":
-        """A selection of texts with these lengths; `of` cuts their bytes out, from all bytes and the bytes of a row."""
-        data, scales = of(self.data, self.row_bytes), of(self.scales, self.data_type.scale_bytes)
-        return replace(self, lengths=lengths, data=data, scales=scales)
+        first, last = offsets[start], offsets[stop]
+        row, scale = self.row_bytes, self.data_type.scale_bytes
+        return replace(
+            self,
+            lengths=self.lengths[start:stop],
+            data=self.data[first * row : last * row],
+            scales=self.scales[first * scale : last * scale],
+        )

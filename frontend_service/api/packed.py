@@ -9,7 +9,7 @@ import numpy as np
 from google.protobuf.message import Message
 
 from shared.jobs import PackedBytes
-from shared.wire import BYTES, FIXED32, VARINT, varint
+from shared.value_codec import BYTES, FIXED32, VARINT, varint
 
 INDEX_BYTES = 4
 """Length of an index as a varint of fixed length, seven bits a byte: 28 bits are more than any vocabulary needs."""
@@ -37,12 +37,12 @@ def put_rows(message: Message, field: str, inner: str, data: PackedBytes, width:
     message.MergeFromString(wire.tobytes())
 
 
-def put_pairs(message: Message, field: str, indices: PackedBytes, values: PackedBytes) -> None:
+def put_weights(message: Message, field: str, indices: PackedBytes, values: PackedBytes) -> None:
     """Fills a repeated field with messages of an index (1, int32 in `indices`) and a value (2, float32 in `values`)."""
     numbers = np.frombuffer(indices, dtype="<u4")
-    wire = np.empty(len(numbers), dtype=_PAIR)
+    wire = np.empty(len(numbers), dtype=_WEIGHT)
     wire["head"] = np.frombuffer(
-        bytes([_field_number(message, field) << 3 | BYTES, _PAIR.itemsize - 2]), dtype=np.uint8
+        bytes([_field_number(message, field) << 3 | BYTES, _WEIGHT.itemsize - 2]), dtype=np.uint8
     )
     wire["index_tag"], wire["value_tag"] = 1 << 3 | VARINT, 2 << 3 | FIXED32
     shifts = np.arange(0, 7 * INDEX_BYTES, 7, dtype=np.uint32)
@@ -57,7 +57,7 @@ def as_int32(ids: bytes) -> Any:
     return memoryview(ids).cast("i")
 
 
-_PAIR = np.dtype(
+_WEIGHT = np.dtype(
     [
         ("head", np.uint8, 2),
         ("index_tag", np.uint8),

@@ -3,14 +3,23 @@
 All sizes are known before a job is sent, but for sparse vectors without `sparse_top_k`. Knows no API and no worker.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from frontend_service.domain.requests import EmbedRequest, MaxSimRequest, ScoreRequest, Truncation
 from shared.card import ModelCard
 from shared.errors import LimitExceeded, ResultTooLarge
-from shared.jobs import MESSAGE_SEQUENCES, Classify, Encode, MaxSim, RaggedTokens, Score, TokenRanges, Work
-from shared.vectors import MOST_DIMENSIONS, MOST_ELEMENTS, MOST_SIMILARITIES, DataType, MultiVectors, OutputKind
+from shared.jobs import MESSAGE_SEQUENCES, ChunkKind, Classify, Encode, MaxSim, RaggedTokens, Score, TokenRanges, Work
+from shared.vectors import (
+    MOST_DIMENSIONS,
+    MOST_ELEMENTS,
+    MOST_SIMILARITIES,
+    DataType,
+    Layout,
+    MultiVectors,
+    OutputKind,
+)
 
 ENVELOPE_BYTES = 64 * 1024
 """Most bytes that a reply holds beside its vectors."""
@@ -20,9 +29,9 @@ REPLY_MATCH_BYTES = 9
 """Most bytes of a winner and its similarity in a MaxSim reply."""
 TOKEN_MATCH_BYTES = 32
 """Bytes of a winner with both tokens as texts; most have a few letters."""
-SCORE_BYTES = 4
-"""Bytes of a score or a logit."""
-SPARSE_PAIR_BYTES = 8
+NUMBER_BYTES = SCORE_BYTES = 4
+"""Bytes of a score, a logit, an id, a weight or a winner."""
+SPARSE_ENTRY_BYTES = 8
 """Bytes of a sparse vector's entry: a vocabulary id and its weight."""
 EMBEDDED_TEXT_BYTES = 8
 """Bytes of a text in an Embed's reply beside its vectors: its number of tokens and of rows, and whether it was cut."""
@@ -218,8 +227,8 @@ class Limits:
         """Checks the bytes of a reply, mostly before it is computed. `remedy`: the advice in the error. `field`: the
         text that these bytes are for, where each text is checked by itself."""
         if payload + ENVELOPE_BYTES > self.message_bytes:
-            reply, room = f"the reply for {field} alone" if field else "the reply", self.message_bytes - ENVELOPE_BYTES
-            why = f"{reply} would have {payload} bytes, a message of {self.message_bytes} has room for {room}"
+            reply, most = f"the reply for {field} alone" if field else "the reply", self.message_bytes - ENVELOPE_BYTES
+            why = f"{reply} would have {payload} bytes, a message of {self.message_bytes} has room for {most}"
             raise ResultTooLarge(f"{why}; {remedy}", field=field)
 
 
@@ -253,39 +262,107 @@ def _embedding_bytes(
     return payload
 
 
+class KindBytes(NamedTuple):
+    """Bytes of one kind in a result: `fixed` of them, and more for each token row or each entry of a sparse vector."""
+
+    fixed: int = 0
+    row: int = 0
+    entry: int = 0
+
+    def size(self, rows: int, entries: int) -> int:
+        """All bytes of this kind, with so many token rows and entries."""
+        return self.fixed + self.row * rows + self.entry * entries
+
+
+class ExpectedReply(NamedTuple):
+    """What the result of one job must be.
+
+    `kinds`: the bytes of each kind of chunk. `sequences`: those of the job. `rows`, `entries`: most token rows, and
+    most entries of sparse vectors, of all sequences; 0: none are told. `dense`, `tokens`: the dimensions of dense rows
+    and of token rows, 0 for none. `unit`: whether all rows are of unit length.
+    """
+
+    kinds: Mapping[int, KindBytes]
+    sequences: int = 0
+    rows: int = 0
+    entries: int = 0
+    dense: int = 0
+    tokens: int = 0
+    data_type: DataType = DataType.FLOAT32
+    unit: bool = False
+
+
 def result_bytes(work: Work, tokens: RaggedTokens, card: ModelCard, ranges: TokenRanges | None = None) -> int:
     """Bytes that a job's result will have at least, without its envelope. `ranges`: those of the job, if it has any.
 
     Sparse vectors without `sparse_top_k` count as nothing: nobody knows how long they will be.
     """
+    expected = expected_reply(work, tokens, card, ranges)
+    entries = expected.entries if isinstance(work, Encode) and work.sparse_top_k else 0
+    return sum([kind.size(expected.rows, entries) for kind in expected.kinds.values()])
+
+
+def expected_reply(
+    work: Work, tokens: RaggedTokens, card: ModelCard, ranges: TokenRanges | None = None
+) -> ExpectedReply:
+    """What a worker with this model should reply to a job. `ranges`: those of the job, if it has any."""
     match work:
         case Encode():
-            return _vector_bytes(work, tokens, card, len(tokens) if ranges is None else len(ranges))
-        case Score():
-            rows, columns = work.layout.shape(work.queries, len(tokens) - work.queries)
-            matches = columns * tokens.lengths[0] if work.explain else 0
-            return rows * columns * SCORE_BYTES + matches * LINK_MATCH_BYTES
-        case MaxSim():
-            queries = tokens.lengths if work.queries is None else work.queries.lengths
-            rows, columns = work.layout.shape(len(queries), len(work.documents.lengths))
-            matches = sum(queries) * columns if work.explain else 0
-            return rows * columns * SCORE_BYTES + matches * LINK_MATCH_BYTES
+            return _expected_vectors(work, tokens, card, len(tokens) if ranges is None else len(ranges))
         case Classify():
-            return len(card.labels) * SCORE_BYTES * (tokens.total if work.tokens else len(tokens))
+            logits = NUMBER_BYTES * len(card.labels)
+            if not work.tokens:
+                return ExpectedReply(kinds={ChunkKind.SCORES: KindBytes(logits * len(tokens))})
+            scores = KindBytes(row=logits)
+            return ExpectedReply(kinds={ChunkKind.SCORES: scores}, sequences=len(tokens), rows=tokens.total)
+        case Score():
+            lengths, queries = tokens.lengths, work.queries
+            return _expected_scores(lengths[:queries], len(lengths) - queries, work.layout, explain=work.explain)
+        case MaxSim():
+            lengths = tokens.lengths if work.queries is None else work.queries.lengths
+            return _expected_scores(lengths, len(work.documents.lengths), work.layout, explain=work.explain)
 
 
-def _vector_bytes(work: Encode, tokens: RaggedTokens, card: ModelCard, dense_rows: int) -> int:
-    kind, total = work.data_type, 0
+def _expected_scores(lengths: Sequence[int], documents: int, layout: Layout, *, explain: bool) -> ExpectedReply:
+    """Scores of queries with so many rows or tokens each, with so many documents."""
+    rows, columns = layout.shape(len(lengths), documents)
+    scores = KindBytes(NUMBER_BYTES * rows * columns)
+    if not explain:
+        return ExpectedReply(kinds={ChunkKind.SCORES: scores})
+    matches = KindBytes(NUMBER_BYTES * sum(lengths) * columns)
+    return ExpectedReply(kinds={ChunkKind.SCORES: scores, ChunkKind.WINNERS: matches, ChunkKind.SIMILARITIES: matches})
+
+
+def _expected_vectors(work: Encode, tokens: RaggedTokens, card: ModelCard, dense_rows: int) -> ExpectedReply:
+    data_type, sequences, kinds = work.data_type, len(tokens), dict[int, KindBytes]()
+    scale_bytes, dense, token_width, entries = data_type.scale_bytes, 0, 0, 0
     if OutputKind.DENSE in work.outputs:
-        total += dense_rows * (kind.row_bytes(work.dimensions or card.dense_width) + kind.scale_bytes)
+        dense = work.dimensions or card.dimensions
+        kinds[ChunkKind.DENSE] = KindBytes(dense_rows * data_type.row_bytes(dense))
+        if scale_bytes:
+            kinds[ChunkKind.DENSE_SCALES] = KindBytes(dense_rows * scale_bytes)
     if OutputKind.MULTI_VECTOR in work.outputs:
-        width = work.dimensions or card.multi_vector_dimensions
-        total += tokens.total * (kind.row_bytes(width) + kind.scale_bytes)
+        token_width = work.dimensions or card.multi_vector_dimensions
+        kinds[ChunkKind.MULTI_VECTOR] = KindBytes(row=data_type.row_bytes(token_width))
+        if scale_bytes:
+            kinds[ChunkKind.MULTI_VECTOR_SCALES] = KindBytes(row=scale_bytes)
+        if work.token_ids:
+            kinds[ChunkKind.TOKEN_IDS] = KindBytes(row=NUMBER_BYTES)
     if OutputKind.SPARSE in work.outputs:
-        total += _sparse_bytes(work, len(tokens), card)
-    return total
+        kinds[ChunkKind.SPARSE_INDICES] = kinds[ChunkKind.SPARSE_VALUES] = KindBytes(entry=NUMBER_BYTES)
+        entries = sequences * min(work.sparse_top_k or card.vocabulary_size, card.vocabulary_size)
+    return ExpectedReply(
+        kinds=kinds,
+        sequences=sequences,
+        rows=tokens.total if token_width else 0,
+        entries=entries,
+        dense=dense,
+        tokens=token_width,
+        data_type=data_type,
+        unit=(work.normalize or not dense) and (work.normalize_tokens or not token_width),
+    )
 
 
 def _sparse_bytes(work: Encode, texts: int, card: ModelCard) -> int:
     """Bytes of sparse vectors whose length `sparse_top_k` limits; a text has no more weights than the vocabulary."""
-    return texts * min(work.sparse_top_k, card.vocabulary_size) * SPARSE_PAIR_BYTES
+    return texts * min(work.sparse_top_k, card.vocabulary_size) * SPARSE_ENTRY_BYTES

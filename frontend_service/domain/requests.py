@@ -1,7 +1,11 @@
-"""Requests: frozen, and valid as far as no model needs to be known. Knows no API."""
+"""Requests: frozen, and valid as far as no model needs to be known; and their fields in errors by the names of an API.
+
+Knows no API.
+"""
 
 import operator
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -40,13 +44,11 @@ class Truncation:
     bound: bool = False
     limited: bool = True
 
-    def within(self, other: "Truncation | None") -> "Truncation":
+    def within(self, second: "Truncation") -> "Truncation":
         """Both truncations at once: the lower of their limits, and a text is cut where either says so."""
-        if other is None:
-            return self
-        limits = [cut for cut in (self, other) if cut.max_tokens is not None]
-        lower = min(limits, key=lambda cut: cut.max_tokens or 0, default=other)
-        return replace(lower, truncate=self.truncate or other.truncate, side=self.side or other.side)
+        limits = [cut for cut in (self, second) if cut.max_tokens is not None]
+        lower = min(limits, key=lambda cut: cut.max_tokens or 0, default=second)
+        return replace(lower, truncate=self.truncate or second.truncate, side=self.side or second.side)
 
 
 DEFAULT_PROMPT, DEFAULT_TRUNCATION = PromptChoice(), Truncation()
@@ -351,3 +353,26 @@ class MaxSimRequest:
             raise InvalidInput("documents is empty", field="documents.lengths")
         if self.layout is Layout.PAIRS and self.query_count != len(self.documents.lengths):
             raise InvalidInput("pairs need as many documents as queries", field="documents.lengths")
+
+
+FieldNames = Mapping[str, str]
+"""Our names of fields, each with that of an API.
+
+`texts[]` is any entry of a list: `[]` in its new name is the entry's place, and a new name without `[]` has none. An
+entry without a name of its own is named after its list, and `texts[0]` names a single one.
+"""
+FIELD = re.compile(r"(\w+)(\[\d+\])?")
+
+
+def field_as(field: str, names: FieldNames) -> str:
+    """A field such as `texts[3]` as an API names it, such as `input[3]`.
+
+    Fields that `names` lacks stay, and so does what is within an entry: only the caller's own form has that.
+    """
+    match = FIELD.fullmatch(field)
+    if match is None or field in names:
+        return names.get(field, field)
+    name, place = match[1], match[2] or ""
+    if place and f"{name}[]" in names:
+        return names[f"{name}[]"].replace("[]", place)
+    return names.get(name, name) + place

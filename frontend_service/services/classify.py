@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 from frontend_service.domain.limits import CLASSIFIED_TOKEN_BYTES, FEWER_TEXTS, SCORE_BYTES
 from frontend_service.domain.requests import ClassifyRequest, ClassifyTokensRequest
-from frontend_service.services import options, repeats
-from frontend_service.services.pipeline import INLINE_LETTERS, Answer, Pipeline, ServedModel
+from frontend_service.services import repeats
+from frontend_service.services.pipeline import Answer, Pipeline, ServedModel, check_task
 from frontend_service.services.repeats import Places
 from frontend_service.tokenizing.pairs import PairTexts
 from frontend_service.tokenizing.tokenizer import ModelTokenizer, TokenizedText
 from frontend_service.tokenizing.tokens import Chunks, TokenizedBatch
+from shared.caller import RequestTerms
 from shared.errors import InvalidInput
 from shared.jobs import Classify, RaggedTokens
-from shared.terms import RequestTerms
-from shared.vectors import InputType, Task
+from shared.vectors import Task
 
 TEXT, PAIR = "texts[{}]", "text_pairs[{}]"
 
@@ -59,7 +59,7 @@ class ClassificationService:
         pipeline, limits = self._pipeline, self._limits
         model = pipeline.workers.model(request.model)
         card = model.card
-        options.check_task(card, Task.CLASSIFY)
+        check_task(card, Task.CLASSIFY)
         limits.check_reply(SCORE_BYTES * len(request.texts) * len(card.labels), FEWER_TEXTS)
         began = pipeline.clock()
         if request.pairs or card.asks_about_pairs:
@@ -68,7 +68,7 @@ class ClassificationService:
             batch, places = await pipeline.tokenize(model, request.texts, TEXT, choice=request.prompt, cut=request.cut)
         sent = await pipeline.sent(batch, places)
         answer = await pipeline.run(model, Classify(), batch, terms, began=began, sent=sent)
-        answer = await self._finish(answer, places, model, request.normalize)
+        answer = await pipeline.activate(await pipeline.as_sent(answer, places), card, request.normalize)
         return Classified(answer=answer, labels=card.labels)
 
     async def tokens(self, request: ClassifyTokensRequest, terms: RequestTerms) -> ClassifiedTokens:
@@ -76,19 +76,17 @@ class ClassificationService:
         pipeline, limits, token_id = self._pipeline, self._limits, request.token_id
         model = pipeline.workers.model(request.model)
         card = model.card
-        options.check_task(card, Task.CLASSIFY_TOKENS)
+        check_task(card, Task.CLASSIFY_TOKENS)
         if token_id is not None and not 0 <= token_id < card.vocabulary_size:
             raise InvalidInput(
                 f"token_id is {token_id}, the vocabulary ends at {card.vocabulary_size - 1}", field="token_id"
             )
         began = pipeline.clock()
-        tokenizer, prompt, cut, letters = pipeline.text_options(
-            model, request.texts, TEXT, request.prompt, request.cut, InputType.UNSPECIFIED
-        )
+        tokenizer, prompt, cut, letters = pipeline.text_options(model, request.texts, TEXT, request.prompt, request.cut)
         distinct = await pipeline.distinct(request.texts, letters)
         texts = tokenizer.shown_chunks(distinct.once(request.texts), prompt, cut, TEXT, numbers=distinct.first)
         chunks = _tokenize_into_columns(tokenizer, texts, distinct.first, token_id)
-        batch, columns = pipeline.at_once(chunks) if letters <= INLINE_LETTERS else await pipeline.in_chunks(chunks)
+        batch, columns = await pipeline.in_chunks(chunks, letters)
         places = distinct.inverse if distinct.has_repeats else None
         sent = await pipeline.sent(batch, places)
         rows = repeats.ragged_rows(np.array(columns.counts, dtype=np.int64), distinct.inverse)
@@ -96,7 +94,7 @@ class ClassificationService:
         limits.check_reply(len(rows) * token_bytes, FEWER_TEXTS)
         work = Classify(tokens=True, token_id=token_id)
         answer = await pipeline.run(model, work, batch, terms, began=began, sent=sent)
-        answer = await self._finish(answer, places, model, request.normalize)
+        answer = await pipeline.activate(await pipeline.as_sent(answer, places), card, request.normalize)
         ids, starts, ends = columns.ids, columns.starts, columns.ends
         if places is not None:
             ids, starts, ends = await pipeline.in_thread(partial(columns.at, rows))
@@ -125,13 +123,6 @@ class ClassificationService:
         )
         batch = await self._pipeline.in_chunks(model.tokenizer.pairs(pairs))
         return batch, distinct.inverse if distinct.has_repeats else None
-
-    async def _finish(self, answer: Answer, places: Places | None, model: ServedModel, activate: bool | None) -> Answer:
-        """The answer for all texts as they were sent, with scores instead of logits."""
-        if places is not None:
-            take = partial(repeats.take_sequences, answer.result, places, self._limits)
-            answer = answer.with_result(await self._pipeline.in_thread(take))
-        return await self._pipeline.activate(answer, model.card, options.activation(model.card, activate))
 
 
 @dataclass(slots=True, kw_only=True)

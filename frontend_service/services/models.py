@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from frontend_service.domain.limits import FEWER_TEXTS, SHOWN_TOKEN_BYTES, TEXT_LETTERS, Limits, utf8_bytes
+from frontend_service.domain.limits import FEWER_TEXTS, SHOWN_TOKEN_BYTES, TEXT_LETTERS, utf8_bytes
 from frontend_service.domain.requests import DetokenizeRequest, TokenizeRequest
-from frontend_service.services.pipeline import INLINE_LETTERS, Pipeline
+from frontend_service.services.pipeline import Pipeline, ServedModel
 from frontend_service.tokenizing.tokenizer import ModelTokenizer, TokenizedText
 from frontend_service.tokenizing.tokens import Chunks
 from shared.card import ModelCard
@@ -14,15 +14,6 @@ from shared.errors import InvalidInput
 TEXT = "texts[{}]"
 ID_LETTERS = 4
 """Letters that are tokenised in the time that writing the text of one id takes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelDescription:
-    """A model, and what requests to it may hold; the worker lets `queued_tokens` wait."""
-
-    card: ModelCard
-    limits: Limits
-    queued_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +46,9 @@ class ModelService:
         self._pipeline = pipeline
         self._limits = pipeline.limits
 
-    def get(self, name: str) -> ModelDescription:
-        """Describes the model of that name; empty means the only one. Raises UnknownModel, WorkerUnavailable."""
-        model = self._pipeline.workers.model(name)
-        return ModelDescription(card=model.card, limits=self._limits, queued_tokens=model.queued_tokens)
+    def get(self, name: str) -> ServedModel:
+        """The model of that name; empty means the only one. Raises UnknownModel, WorkerUnavailable."""
+        return self._pipeline.workers.model(name)
 
     def cards(self) -> tuple[ModelCard, ...]:
         """The cards of all models. Raises WorkerUnavailable where there is none."""
@@ -67,13 +57,11 @@ class ModelService:
     async def tokenize(self, request: TokenizeRequest) -> ShownTexts:
         """Tokenises texts: ids, tokens and offsets. Raises ResultTooLarge as soon as the reply is too large, and
         Overloaded where there is no room for it."""
-        pipeline, input_type = self._pipeline, request.prompt.input_type
+        pipeline = self._pipeline
         model = pipeline.workers.model(request.model)
-        tokenizer, prompt, cut, letters = pipeline.text_options(
-            model, request.texts, TEXT, request.prompt, request.cut, input_type
-        )
-        chunks = self._within_reply(tokenizer.shown_chunks(request.texts, prompt, cut, TEXT, input_type))
-        texts = pipeline.at_once(chunks) if letters <= INLINE_LETTERS else await pipeline.in_chunks(chunks)
+        tokenizer, prompt, cut, letters = pipeline.text_options(model, request.texts, TEXT, request.prompt, request.cut)
+        chunks = tokenizer.shown_chunks(request.texts, prompt, cut, TEXT, request.prompt.input_type)
+        texts = await pipeline.in_chunks(self._within_reply(chunks), letters)
         shown = ShownTexts(model=model.card.id, prompt=prompt, texts=texts)
         pipeline.reserve_bytes(shown.size)
         return shown
@@ -88,12 +76,12 @@ class ModelService:
             raise InvalidInput("tokenized is empty", field="tokenized")
         self._limits.check_ids(tokenized, "tokenized")
         letters = sum(ID_LETTERS * len(ids) + TEXT_LETTERS for ids in tokenized)
-        written: list[list[str]] = []
-        for tokenizer in model.writers_of(request.input_type):
-            chunks = self._detokenize(tokenizer, request)
-            written.append(pipeline.at_once(chunks) if letters <= INLINE_LETTERS else await pipeline.in_chunks(chunks))
-        first, *others = written
-        if any(texts != first for texts in others):
+        written = [
+            await pipeline.in_chunks(self._detokenize(tokenizer, request), letters)
+            for tokenizer in model.writers_of(request.input_type)
+        ]
+        first = written[0]
+        if any(texts != first for texts in written[1:]):
             raise InvalidInput(
                 "these ids mean one text of a query and another of a document: say which", field="input_type"
             )

@@ -23,16 +23,16 @@ import structlog
 from frontend_service import postprocess
 from frontend_service.domain.limits import Limits, result_bytes
 from frontend_service.domain.requests import PromptChoice, Truncation
-from frontend_service.services.repeats import Distinct, Places
+from frontend_service.services.repeats import Distinct, Places, take_sequences
 from frontend_service.tokenizing.tokenizer import ModelTexts, ModelTokenizer
 from frontend_service.tokenizing.tokens import Chunks, TokenizedBatch, panics_as
+from shared.caller import RequestTerms
 from shared.card import ModelCard
-from shared.errors import Internal, InvalidInput, WorkerUnavailable
+from shared.errors import Internal, InvalidInput, UnsupportedTask, WorkerUnavailable
 from shared.jobs import Job, JobResult, PackedBytes, RaggedTokens, Work
 from shared.query_table import QueryTable
 from shared.tasks import offload
-from shared.terms import RequestTerms
-from shared.vectors import Activation, InputType
+from shared.vectors import Activation, InputType, Task
 
 INLINE_LETTERS = 2048
 """Most letters that are tokenised on the event loop: half a millisecond, about the cost of a busy thread and back."""
@@ -160,12 +160,12 @@ class Answer:
     def size(self) -> int:
         """Approximate bytes of the reply: those of vectors, scores and winners, without scales, ids and counts."""
         rows, sparse = (self.result.dense, self.result.tokens), self.result.sparse
-        pairs = len(sparse.indices) + len(sparse.values) if sparse is not None else 0
+        weights = len(sparse.indices) + len(sparse.values) if sparse is not None else 0
         explained = len(self.result.winners) + len(self.result.similarities)
         return (
             len(self.result.scores)
             + explained
-            + pairs
+            + weights
             + sum(len(vectors.data) for vectors in rows if vectors is not None)
         )
 
@@ -216,19 +216,19 @@ class Pipeline:
         choice: PromptChoice,
         cut: Truncation,
         sequence_cut: Truncation | None = None,
-        input_type: InputType = InputType.UNSPECIFIED,
         most: int | None = None,
         prompt_field: str = "prompt",
     ) -> tuple[TokenizedBatch, Places | None]:
         """Tokenises texts within the limits, equal ones once: with the place of each text in the batch, None where all
         differ.
 
-        `entry`: what errors call one of the texts, such as `texts[{}]`. `choice`: the prompt before each.
-        `sequence_cut`, if there is one, holds beside `cut`. `most`: the most texts, None for `limits.texts`. Raises
-        what `text_options` and `in_chunks` raise, and InputTooLong.
+        `entry`: what errors call one of the texts, such as `texts[{}]`. `choice`: the prompt before each, and whether
+        they are queries or documents. `sequence_cut`, if there is one, holds beside `cut`. `most`: the most texts, None
+        for `limits.texts`. Raises what `text_options` and `in_chunks` raise, and InputTooLong.
         """
+        input_type = choice.input_type
         tokenizer, prompt, cut, letters = self.text_options(
-            model, texts, entry, choice, cut, input_type, sequence_cut, most, prompt_field
+            model, texts, entry, choice, cut, sequence_cut, most, prompt_field
         )
         places, numbers = None, None
         if len(texts) > 1 and (distinct := await self.distinct(texts, letters)).has_repeats:
@@ -246,7 +246,6 @@ class Pipeline:
         entry: str,
         choice: PromptChoice,
         cut: Truncation,
-        input_type: InputType,
         sequence_cut: Truncation | None = None,
         most: int | None = None,
         prompt_field: str = "prompt",
@@ -256,7 +255,7 @@ class Pipeline:
         Raises UnsupportedTask for an unknown prompt, InvalidInput where the model wants an input type and there is
         none, and LimitExceeded.
         """
-        limits, tokenizer = self.limits, model.tokenizer_of(input_type)
+        limits, tokenizer = self.limits, model.tokenizer_of(choice.input_type)
         prompt = tokenizer.prompt(choice)
         # First what each says or leaves to the setting, then both at once: a text is cut where either cuts it. In the
         # other order a `sequence_cut` that says no would also answer for a `cut` that says nothing, against
@@ -267,22 +266,16 @@ class Pipeline:
         letters = limits.check_texts(texts, entry, limits.texts if most is None else most, prompt, prompt_field)
         return tokenizer, prompt, cut, letters
 
-    async def in_chunks(self, chunks: Chunks[T]) -> T:
-        """Runs chunks of tokenising in a text thread and returns their result.
+    async def in_chunks(self, chunks: Chunks[T], letters: float = inf) -> T:
+        """Runs chunks of tokenising in a text thread, or on the event loop where they have few `letters`; returns their
+        result.
 
         A request has one chunk in the queue of the threads, so requests take turns, and a cancelled one ends with its
         chunk. Raises LimitExceeded over the limit of tokens, and Internal where the tokenizer fails.
         """
+        run_chunk = partial(_next_chunk, chunks)
         while True:
-            tokens, result = await self.in_thread(partial(_next_chunk, chunks))
-            if result:
-                return result[0]
-            self.limits.check_tokens(tokens)
-
-    def at_once(self, chunks: Chunks[T]) -> T:
-        """Runs chunks of tokenising on the event loop, for few letters. Raises as `in_chunks`."""
-        while True:
-            tokens, result = _next_chunk(chunks)
+            tokens, result = run_chunk() if letters <= INLINE_LETTERS else await self.in_thread(run_chunk)
             if result:
                 return result[0]
             self.limits.check_tokens(tokens)
@@ -341,6 +334,12 @@ class Pipeline:
         size = 4 * tokens + PLACE_BYTES * len(places)
         return await offload(self._message_threads, size, lambda batch: batch.at(places.tolist()), batch)
 
+    async def as_sent(self, answer: Answer, places: Places | None) -> Answer:
+        """The answer for all texts, as often as they were sent; see `sent`. Raises ResultTooLarge."""
+        if places is None:
+            return answer
+        return answer.with_result(await self.in_thread(partial(take_sequences, answer.result, places, self.limits)))
+
     def reserve(self, model: ServedModel, work: Work, texts: TokenizedBatch) -> None:
         """Counts a result's bytes before it is there. Raises LimitExceeded, and Overloaded where there is no room."""
         self.limits.check_tokens(texts.tokens.total)
@@ -369,12 +368,13 @@ class Pipeline:
             answered=answered,
         )
 
-    async def activate(self, answer: Answer, card: ModelCard, activation: Activation) -> Answer:
-        """The answer with scores instead of logits, still ranked by the logits."""
+    async def activate(self, answer: Answer, card: ModelCard, wanted: bool | None) -> Answer:
+        """The answer with scores instead of logits, ranked by these still. `wanted`: see `activation_of`."""
+        activation = postprocess.activation_of(card, wanted)
         if activation in (Activation.NONE, Activation.IDENTITY):
             return answer
-        activate = partial(postprocess.activate_result, answer.result, len(card.labels), activation)
-        return replace(answer, result=await self.in_thread(activate))
+        activate = partial(postprocess.activate, answer.result.scores, len(card.labels), activation)
+        return replace(answer, result=replace(answer.result, scores=await self.in_thread(activate)))
 
     async def reply(self, answer: Answer, size: int, write: Callable[[], T]) -> tuple[T, Timing]:
         """Writes the reply to a request, in a message thread where `size` is many bytes. Returns it with the times of
@@ -399,6 +399,13 @@ class Pipeline:
         except RuntimeError:
             raise WorkerUnavailable("the service is draining", retry_after=1.0) from None
         return await running
+
+
+def check_task(card: ModelCard, task: Task) -> None:
+    """Raises UnsupportedTask where the model is not for that task."""
+    if task not in card.tasks:
+        tasks = ", ".join(served.name for served in card.tasks)
+        raise UnsupportedTask(f"the model is not for {task.name}; it is for {tasks}", field="model")
 
 
 def _next_chunk(chunks: Chunks[T]) -> tuple[int, tuple[T] | None]:

@@ -11,25 +11,21 @@ from frontend_service import postprocess
 from frontend_service.domain.limits import SCORE_BYTES, TOKEN_MATCH_BYTES, largest_bytes
 from frontend_service.domain.requests import MaxSimRequest, PromptChoice, RerankRequest, ScoreRequest, Truncation
 from frontend_service.postprocess import MatchedToken
-from frontend_service.services import options
-from frontend_service.services.pipeline import Answer, Pipeline, ServedModel
+from frontend_service.services.pipeline import Answer, Pipeline, ServedModel, check_task
 from frontend_service.services.repeats import Distinct, ScoreTable
 from frontend_service.tokenizing.listwise import ListwiseTexts
 from frontend_service.tokenizing.pairs import PairTexts
 from frontend_service.tokenizing.tokens import NOTHING, TokenizedBatch
-from shared.errors import DimensionMismatch, InvalidInput
-from shared.jobs import Classify, Encode
-from shared.terms import RequestTerms
-from shared.vectors import DataType, InputType, Layout, MultiVectors, OutputKind, ScoringMethod
+from shared.caller import RequestTerms
+from shared.card import ModelCard
+from shared.errors import DimensionMismatch, InvalidInput, UnsupportedTask
+from shared.jobs import Classify, Encode, MaxSim, Score
+from shared.vectors import DataType, InputType, Layout, MultiVectors, OutputKind, ScoringMethod, Task
 
 DOCUMENT = "documents[{}]"
 QUERY_TEXT = "query_texts[{}]"
 RANK_BYTES = 64
 """Bytes that are copied in the time that one place of a ranking, with its score, takes to write."""
-NO_PROMPT = PromptChoice(literal="")
-MARKER_ROWS = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=False, normalize_tokens=False)
-"""The rows at the markers of a listwise reranker, as the model gives them: the mean of a query's rows depends on their
-lengths."""
 Ranking = list[tuple[int, float]]
 """Documents by their number in the request, with their scores, best first."""
 
@@ -57,6 +53,66 @@ class Reranked:
     def texts(self) -> Iterator[str | None]:
         """Texts of the documents of `ranking`."""
         return (None if self.documents is None else self.documents[index] for index, _ in self.ranking)
+
+
+def scoring_method(request: ScoreRequest, card: ModelCard) -> ScoringMethod:
+    """Resolves how a Score or Rerank compares. Raises UnsupportedTask, and InvalidInput if it cannot be explained."""
+    check_task(card, Task.RERANK)
+    method = request.method or card.default_method
+    if method is None or method not in card.methods:
+        methods = ", ".join(method.name for method in card.methods)
+        wanted = "" if method is None else f" by {method.name}"
+        raise UnsupportedTask(f"the model cannot score{wanted}; it has {methods}", field="method")
+    if request.explain and method is not ScoringMethod.LATE_INTERACTION:
+        raise InvalidInput(f"explain needs LATE_INTERACTION, the method is {method.name}", field="explain")
+    return method
+
+
+def score_work(request: ScoreRequest, method: ScoringMethod, card: ModelCard) -> Score:
+    """Resolves a Score or Rerank whose method compares vectors."""
+    late = method is ScoringMethod.LATE_INTERACTION
+    normalize = request.normalization.normalize
+    mean = card.averages_late_interaction if normalize is None else normalize
+    unit_by_default = card.normalizes_multi_vectors and not request.normalization.raw_token_rows if late else True
+    return Score(
+        method=method,
+        layout=request.layout,
+        queries=len(request.queries),
+        unit_rows=unit_by_default if normalize is None else normalize,
+        mean=late and mean,
+        weights=request.weights,
+        explain=request.explain,
+    )
+
+
+def max_sim_work(request: MaxSimRequest, card: ModelCard) -> MaxSim:
+    """Resolves a MaxSim. The request's vectors are taken as they are unless `normalize` says otherwise."""
+    normalize = request.normalize
+    mean_by_default = request.queries is None and card.averages_late_interaction
+    return MaxSim(
+        queries=request.queries,
+        documents=request.documents,
+        layout=request.layout,
+        unit_rows=bool(normalize),
+        unit_queries=card.normalizes_multi_vectors if normalize is None else normalize,
+        mean=mean_by_default if normalize is None else normalize,
+        explain=request.explain,
+    )
+
+
+def check_token_rows(card: ModelCard, dimensions: int) -> None:
+    """Checks that the model's token rows can be compared with rows of a request that have so many dimensions.
+
+    Raises UnsupportedTask, DimensionMismatch.
+    """
+    if OutputKind.MULTI_VECTOR not in card.outputs:
+        outputs = ", ".join(output.name for output in card.outputs) or "none"
+        raise UnsupportedTask(f"the model has no token vectors; of outputs it has {outputs}", field="query_texts")
+    if dimensions > card.multi_vector_dimensions:
+        raise DimensionMismatch(
+            f"documents have {dimensions} dimensions, the model's token rows {card.multi_vector_dimensions}",
+            field="documents.dimensions",
+        )
 
 
 class RankingService:
@@ -102,7 +158,7 @@ class RankingService:
 
         `shown`: how many documents a reply explains, beside `text_bytes` of their texts.
         """
-        method = options.scoring_method(request, model.card)
+        method = scoring_method(request, model.card)
         rows, columns = request.layout.shape(len(request.queries), len(request.documents))
         self._limits.check_scores(rows, columns)
         self._limits.check_reply(SCORE_BYTES * rows * columns, "ask for fewer scores")
@@ -152,9 +208,7 @@ class RankingService:
         answer = await pipeline.run(model, Classify(), batch, terms, began=began, sent=sent)
         if repeated:
             answer = answer.with_result(await pipeline.in_thread(partial(table.take, answer.result)))
-        return await pipeline.activate(
-            answer, model.card, options.activation(model.card, request.normalization.activate)
-        )
+        return await pipeline.activate(answer, model.card, request.normalization.activate)
 
     async def _score_vectors(
         self,
@@ -167,7 +221,7 @@ class RankingService:
     ) -> Answer:
         """Scores by a model that makes vectors of queries and documents, and compares these."""
         pipeline, limits = self._pipeline, self._limits
-        whole_work = options.score(request, method, model.card)
+        whole_work = score_work(request, method, model.card)
         began = pipeline.clock()
         queries, rows = await pipeline.tokenize(
             model,
@@ -176,7 +230,6 @@ class RankingService:
             choice=PromptChoice(literal=request.instruction, input_type=InputType.QUERY),
             cut=request.query_cut,
             sequence_cut=request.sequence_cut,
-            input_type=InputType.QUERY,
             prompt_field="instruction",
         )
         documents, columns = await pipeline.tokenize(
@@ -186,7 +239,6 @@ class RankingService:
             choice=PromptChoice(input_type=InputType.DOCUMENT),
             cut=request.document_cut,
             sequence_cut=request.sequence_cut,
-            input_type=InputType.DOCUMENT,
             most=limits.documents,
         )
         sides = [await pipeline.sent(queries, rows), await pipeline.sent(documents, columns)]
@@ -224,18 +276,16 @@ class RankingService:
             model,
             request.queries,
             request.query_entry,
-            NO_PROMPT,
+            PromptChoice(literal="", input_type=InputType.QUERY),
             request.query_cut,
-            InputType.QUERY,
             request.sequence_cut,
         )
         _, _, document_cut, _ = pipeline.text_options(
             model,
             request.documents,
             DOCUMENT,
-            NO_PROMPT,
+            PromptChoice(literal="", input_type=InputType.DOCUMENT),
             request.document_cut,
-            InputType.DOCUMENT,
             request.sequence_cut,
             limits.documents,
         )
@@ -254,7 +304,14 @@ class RankingService:
         began = pipeline.clock()
         batch, blocks = await pipeline.in_chunks(model.tokenizer.blocks(texts))
         limits.check_marker_rows(card, rows * columns, len(batch.tokens))
-        answer = await pipeline.run(model, MARKER_ROWS, batch, terms, began=began)
+        # Rows as the model gives them: the mean of a query's rows depends on their lengths.
+        work = Encode(
+            outputs=frozenset({OutputKind.DENSE}),
+            dimensions=card.listwise.dimensions,
+            normalize=False,
+            normalize_tokens=False,
+        )
+        answer = await pipeline.run(model, work, batch, terms, began=began)
         result = answer.result
         assert result.dense is not None
         make_scores = partial(postprocess.listwise_scores, result.dense, blocks.documents, blocks.counts)
@@ -274,14 +331,13 @@ class RankingService:
         limits.check_scores(*request.layout.shape(request.query_count, len(request.documents.lengths)))
         began = pipeline.clock()
         if request.queries is None:
-            options.check_token_rows(model.card, request.documents.dimensions)
+            check_token_rows(model.card, request.documents.dimensions)
             texts, places = await pipeline.tokenize(
                 model,
                 request.query_texts,
                 QUERY_TEXT,
                 choice=PromptChoice(literal=request.instruction, input_type=InputType.QUERY),
                 cut=request.query_cut,
-                input_type=InputType.QUERY,
                 prompt_field="instruction",
             )
             batch = await pipeline.sent(texts, places)
@@ -290,7 +346,7 @@ class RankingService:
             batch = NOTHING
         limits.check_max_sim(request, batch.tokens.lengths if request.queries is None else request.queries.lengths)
         await pipeline.in_thread(partial(check_finite, sides))
-        return await pipeline.run(model, options.max_sim(request, model.card), batch, terms, began=began)
+        return await pipeline.run(model, max_sim_work(request, model.card), batch, terms, began=began)
 
 
 def check_dimensions(queries: MultiVectors, documents: MultiVectors) -> None:

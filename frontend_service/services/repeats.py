@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from frontend_service.domain.limits import FEWER_WEIGHTS, SPARSE_PAIR_BYTES, Limits
+from frontend_service.domain.limits import FEWER_WEIGHTS, SPARSE_ENTRY_BYTES, Limits
 from shared.jobs import JobResult, PackedBytes, Rows, SparseRows
 
 Places = npt.NDArray[np.int64]
@@ -129,12 +129,12 @@ def _take_rows(rows: Rows, total: int, places: Places) -> Rows:
 
 def _take_sparse(vectors: SparseRows, texts: Places, limits: Limits) -> SparseRows:
     lengths = np.array(vectors.lengths, dtype=np.int64)
-    limits.check_reply(SPARSE_PAIR_BYTES * int(lengths[texts].sum()), FEWER_WEIGHTS)
-    pairs, total = ragged_rows(lengths, texts), int(lengths.sum())
+    limits.check_reply(SPARSE_ENTRY_BYTES * int(lengths[texts].sum()), FEWER_WEIGHTS)
+    entries, total = ragged_rows(lengths, texts), int(lengths.sum())
     return SparseRows(
         lengths=tuple(lengths[texts].tolist()),
-        indices=_take(vectors.indices, total, pairs),
-        values=_take(vectors.values, total, pairs),
+        indices=_take(vectors.indices, total, entries),
+        values=_take(vectors.values, total, entries),
     )
 
 

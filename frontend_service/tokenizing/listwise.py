@@ -133,10 +133,10 @@ class BlockWriter:
 
     def write(self, block: Block) -> str:
         """The text of a block."""
-        parts = [self._opening(str(len(block.documents)), block.query, block.instruction)]
+        texts = [self._opening(str(len(block.documents)), block.query, block.instruction)]
         for number, document in enumerate(block.documents):
-            parts.append(_filled(self._listwise.document, number=str(number), document=document))
-        return "".join([*parts, _filled(self._listwise.closing, query=block.query)])
+            texts.append(_filled(self._listwise.document, number=str(number), document=document))
+        return "".join([*texts, _filled(self._listwise.closing, query=block.query)])
 
     def without_markers(self, text: str) -> str:
         """A text without markers. What reads as one only then, which the model's code would leave, becomes a space."""
@@ -187,18 +187,20 @@ class ListwiseTokenizer:
     def tokenize(self, texts: ListwiseTexts) -> Chunks[tuple[TokenizedBatch, Blocks]]:
         """Makes a sequence of each block, with a token range for each document's marker, then one for the query's.
 
-        One that may be cut is cut to its limit, or to less where a block of this context has no room for as much.
-        Raises InputTooLong for a text over its limit that may not be cut, an instruction that leaves too little room,
+        One that may be cut is cut to its limit, or to less where a block of this context cannot hold as much. Raises
+        InputTooLong for a text over its limit that may not be cut, an instruction that leaves too few tokens to texts,
         and a document that does not fit into a block with its query.
         """
         instruction = self._instruction(texts.instruction)
         around = self._writer.around(instruction) if instruction else self._bare
-        room = self._card.max_tokens - around.block - around.document
+        free_tokens = self._card.max_tokens - around.block - around.document
         queries = yield from self._fitted(
-            texts.queries, texts.query_cut, InputType.QUERY, texts.query_entry, room // QUERY_SHARE
+            texts.queries, texts.query_cut, InputType.QUERY, texts.query_entry, free_tokens // QUERY_SHARE
         )
-        room -= 2 * max(query.tokens for query in queries) + JOIN_TOKENS
-        documents = yield from self._fitted(texts.documents, texts.document_cut, InputType.DOCUMENT, texts.entry, room)
+        free_tokens -= 2 * max(query.tokens for query in queries) + JOIN_TOKENS
+        documents = yield from self._fitted(
+            texts.documents, texts.document_cut, InputType.DOCUMENT, texts.entry, free_tokens
+        )
         yield self._least_tokens(texts, queries, documents)
         longest = self._limits.resolve(texts.document_cut, InputType.DOCUMENT)
         sequences, counts = _BlockSequences(), list[int]()
@@ -221,15 +223,15 @@ class ListwiseTokenizer:
         return sequences.batch([*queries, *documents]), blocks
 
     def _fitted(
-        self, texts: Sequence[str], cut: Truncation, input_type: InputType, entry: str, room: int
+        self, texts: Sequence[str], cut: Truncation, input_type: InputType, entry: str, free_tokens: int
     ) -> Chunks[list[_Fitted]]:
         """The texts within their limit. One that is cut is the text of the tokens that stay, as in the model's code.
 
-        `room`: tokens that one which may be cut has at most.
+        `free_tokens`: tokens that one which may be cut has at most.
         """
         limit, side = self._limits.resolve(cut, input_type), cut.side or self._card.truncation_side
         if cut.truncate:
-            limit = min(limit, max(1, room))
+            limit = min(limit, max(1, free_tokens))
         fitted, total = list[_Fitted](), 0
         for encodings in self._reader.encode_chunks(texts):
             for encoding in encodings:
@@ -249,8 +251,8 @@ class ListwiseTokenizer:
         """An instruction without markers. Raises InputTooLong: one is never cut, as that would change what it asks."""
         if not instruction:
             return ""
-        room = self._card.max_tokens - self._bare.block - self._bare.document
-        limit = max(1, room // INSTRUCTION_SHARE)
+        free_tokens = self._card.max_tokens - self._bare.block - self._bare.document
+        limit = max(1, free_tokens // INSTRUCTION_SHARE)
         tokens = len(self._reader.read(instruction))
         if tokens > limit:
             remedy = "it may have half of a block's room for texts"
@@ -267,18 +269,18 @@ class ListwiseTokenizer:
         """How many documents each block has: as many as come before less than the `longest` one would be left.
 
         The model's code counts the texts alone; where what stands around them would not fit, a block ends earlier. A
-        context that has no room for two of the longest would make blocks of one document by that rule, and scores that
-        compare nothing: there a block ends where the next document has no room.
+        context that cannot hold two of the longest would make blocks of one document by that rule, and scores that
+        compare nothing: there a block ends where the next document does not fit.
         """
-        room = self._card.max_tokens - 2 * query.tokens
-        reserve = longest if room >= 2 * longest else 0
+        free_tokens = self._card.max_tokens - 2 * query.tokens
+        reserve = longest if free_tokens >= 2 * longest else 0
         size, taken = 0, 0
         for document in documents:
-            if size and taken + document.tokens + (size + 1) * around.document + around.block > room:
+            if size and taken + document.tokens + (size + 1) * around.document + around.block > free_tokens:
                 yield size
                 size, taken = 0, 0
             size, taken = size + 1, taken + document.tokens
-            if size >= self._listwise.block_documents or room - taken <= reserve:
+            if size >= self._listwise.block_documents or free_tokens - taken <= reserve:
                 yield size
                 size, taken = 0, 0
         if size:

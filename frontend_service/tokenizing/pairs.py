@@ -53,7 +53,7 @@ class PairTexts:
         """What errors call a second text."""
         return self.entry.format(column if self.numbers is None else self.numbers[column])
 
-    def room(self, limit: int, fixed: int) -> int:
+    def free_tokens(self, limit: int, fixed: int) -> int:
         """Tokens that the limit leaves to the texts, beside the `fixed` ones of every pair. Raises InvalidInput."""
         if limit <= fixed:
             field = self.cut.field if self.cut.max_tokens == limit else ""
@@ -163,21 +163,21 @@ class SegmentPairs:
     def join(self, texts: PairTexts, prompt: str | None, limit: int) -> JoinedPairs:
         """Makes all pairs, each of at most `limit` tokens. `prompt` goes before each first text."""
         special, side = self._framing.num_special_tokens_to_add(is_pair=True), texts.cut.side or self._side
-        room = texts.room(limit, special)
+        free_tokens = texts.free_tokens(limit, special)
         firsts: list[_PairText] = []
         for encodings in self._reader.encode_chunks((prompt or "") + first for first in texts.firsts):
             firsts += [
-                self._fit_text(encoding, texts.first_cut, texts.first_name(row), room, side)
+                self._fit_text(encoding, texts.first_cut, texts.first_name(row), free_tokens, side)
                 for row, encoding in enumerate(encodings, len(firsts))
             ]
             yield None
 
         def pair(first: _PairText, second: _PairText, column: int) -> PairSequence:
             lengths = first.length, second.length
-            over = sum(lengths) > room
+            over = sum(lengths) > free_tokens
             if over:
                 texts.check_cut(column, sum(lengths) + special, limit)
-            first_length, second_length = longest_first(*lengths, room)
+            first_length, second_length = longest_first(*lengths, free_tokens)
             joined = self._framing.post_process(
                 shortened(first.encoding, first_length, side), shortened(second.encoding, second_length, side)
             )
@@ -192,14 +192,16 @@ class SegmentPairs:
         column = 0
         for encodings in self._reader.encode_chunks(texts.seconds):
             for encoding in encodings:
-                second = self._fit_text(encoding, texts.second_cut, texts.name(column), room, side)
+                second = self._fit_text(encoding, texts.second_cut, texts.name(column), free_tokens, side)
                 for row in range(len(firsts)) if texts.matrix else (column,):
                     yield column, row, pair(firsts[row], second, column)
                 column += 1
             yield None
 
-    def _fit_text(self, encoding: Encoding, cut: Truncation, field: str, room: int, side: TruncationSide) -> _PairText:
-        """Cuts a text to its own limit, which counts no special tokens, then at the end `side` to the `room`.
+    def _fit_text(
+        self, encoding: Encoding, cut: Truncation, field: str, free_tokens: int, side: TruncationSide
+    ) -> _PairText:
+        """Cuts a text to its own limit, which counts no special tokens, then at the end `side` to `free_tokens`.
 
         Raises InputTooLong, naming the text `field`.
         """
@@ -208,17 +210,17 @@ class SegmentPairs:
         if limit is not None and truncated:
             check_text(cut, limit, len(encoding), field)
             encoding = shortened(encoding, limit, cut.side or self._side)
-        return _PairText(encoding=shortened(encoding, room, side), length=len(encoding), truncated=truncated)
+        return _PairText(encoding=shortened(encoding, free_tokens, side), length=len(encoding), truncated=truncated)
 
 
-def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """The tokens that two texts keep when the longer one loses tokens first, until both fit into `room`."""
-    if first + second <= room:
+def longest_first(first: int, second: int, limit: int) -> tuple[int, int]:
+    """The tokens that two texts keep when the longer one loses tokens first, until both have `limit` together."""
+    if first + second <= limit:
         return first, second
     shorter, longer = sorted((first, second))
-    longer = shorter if shorter > room else max(shorter, room - shorter)
-    if shorter + longer > room:
-        shorter, longer = room // 2, room // 2 + room % 2
+    longer = shorter if shorter > limit else max(shorter, limit - shorter)
+    if shorter + longer > limit:
+        shorter, longer = limit // 2, limit // 2 + limit % 2
     return (shorter, longer) if first <= second else (longer, shorter)
 
 
@@ -235,9 +237,9 @@ class TemplatePairs:
         Raises InvalidInput where the template has no place for it, or the beginning of the texts is to be cut off.
         """
         _check_cut_sides(texts)
-        before, between, after = self._parts(prompt)
+        before, between, after = self._filled_template(prompt)
         ending = self._reader.read(after).ids
-        room = texts.room(limit, len(ending))
+        free_tokens = texts.free_tokens(limit, len(ending))
         firsts: list[tuple[str, bool]] = []
         for chunk in self._within_own_limit(texts.firsts, texts.first_cut, texts.first_name, limit):
             firsts += chunk
@@ -251,22 +253,22 @@ class TemplatePairs:
                     over = len(ids) > limit
                     if over:
                         texts.check_cut(column, len(ids), limit)
-                        ids = ids[:room] + ending
+                        ids = ids[:free_tokens] + ending
                     yield column, row, texts.sequence(column, ids, truncated=over or first_is_cut or second_is_cut)
                 column += 1
             yield None
 
-    def _parts(self, instruction: str | None) -> tuple[str, str, str]:
-        """The parts of the template: before the query, between the two texts, after the document."""
+    def _filled_template(self, instruction: str | None) -> tuple[str, str, str]:
+        """What the template has before the query, between the two texts, after the document."""
         if not instruction:
             template = self._card.pair_template
         elif not self._card.instructed_pair_template:
             raise InvalidInput("the model's template has no place for an instruction", field="instruction")
         else:
             template = self._card.instructed_pair_template
-        before, _, rest = template.partition("{query}")
-        between, _, after = rest.partition("{document}")
-        filled = [part.replace("{instruction}", instruction or "") for part in (before, between, after)]
+        before, _, behind_query = template.partition("{query}")
+        between, _, after = behind_query.partition("{document}")
+        filled = [text.replace("{instruction}", instruction or "") for text in (before, between, after)]
         return filled[0], filled[1], filled[2]
 
     def _within_own_limit(

@@ -27,7 +27,7 @@ CHUNK_TOKENS = 64 * 1024
 """Tokens of windows that are made in one chunk: three milliseconds."""
 
 
-Span = tuple[int, int]
+TokenRange = tuple[int, int]
 """The first token, and the one behind the last."""
 
 
@@ -49,7 +49,7 @@ class Document:
     """
 
     text: str
-    spans: Sequence[Span]
+    spans: Sequence[tuple[int, int]]
     entry: str
     span_entry: str
     chunks: bool = False
@@ -83,7 +83,7 @@ class _Sequences:
     lengths: list[int] = field(default_factory=list)
     prompt_lengths: list[int] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
-    ranges: list[Span] = field(default_factory=list)
+    ranges: list[TokenRange] = field(default_factory=list)
     range_of_span: list[int] = field(default_factory=list)
     token_counts: list[int] = field(default_factory=list)
 
@@ -153,16 +153,16 @@ class DocumentTokenizer:
             raise self._limits.too_long(entry, length, limit, "window_overlap would read it in windows")
         ids = encoding.ids
         self._untrained.check(ids, entry)
-        prompt, *spans = _token_spans(encoding, document, len(reading.prompt), self._special)
+        prompt, *spans = _token_ranges(encoding, document, len(reading.prompt), self._special)
         begin, end = prompt[1], length - (self._special.added - self._special.leading)
-        parts = [Window(start=begin, stop=end, spans=tuple(range(len(spans))))]
+        document_windows = [Window(start=begin, stop=end, spans=tuple(range(len(spans))))]
         if length > limit:
-            parts = self._windows(spans, (begin, end), document, reading)
+            document_windows = self._windows(spans, (begin, end), document, reading)
             around = length - (end - begin)
-            yield len(sequences.ids) + sum(around + window.stop - window.start for window in parts)
+            yield len(sequences.ids) + sum(around + window.stop - window.start for window in document_windows)
         ranges: dict[int, int] = {}  # by span, the place of its range
         yielded = len(sequences.ids)
-        for window in parts:
+        for window in document_windows:
             shift = window.start - begin
             chosen = [(spans[number][0] - shift, spans[number][1] - shift) for number in window.spans]
             window_ids = ids[:begin] + ids[window.start : window.stop] + ids[end:]
@@ -185,28 +185,30 @@ class DocumentTokenizer:
         bounds = [sequences.ranges[ranges[number]] for number in range(len(spans))]
         sequences.token_counts += [stop - start for start, stop in bounds] if document.chunks else [length]
 
-    def _windows(self, spans: Sequence[Span], tokens: Span, document: Document, reading: _Reading) -> list[Window]:
+    def _windows(
+        self, spans: Sequence[TokenRange], tokens: TokenRange, document: Document, reading: _Reading
+    ) -> list[Window]:
         """The windows over the tokens of a document that is over the limit, each with the prompt before it."""
         assert reading.overlap is not None
         around = tokens[0] + self._special.added - self._special.leading
-        room = reading.limit - around
-        if room < 1:
+        free_tokens = reading.limit - around
+        if free_tokens < 1:
             why = f"{document.entry}: the prompt fills the limit of {reading.limit} tokens"
             raise InvalidInput(f"{why}, nothing is left for a window", field=document.entry)
-        if reading.overlap >= room:
+        if reading.overlap >= free_tokens:
             raise InvalidInput(
-                f"window_overlap is {reading.overlap}, a window has room for {room} tokens of a text",
+                f"window_overlap is {reading.overlap}, a window has room for {free_tokens} tokens of a text",
                 field="window_overlap",
             )
         for number, (start, stop) in enumerate(spans):
-            if stop - start > room:
+            if stop - start > free_tokens:
                 entry = document.span_entry.format(number)
-                why = f"has {stop - start} tokens, a window has room for {room}"
+                why = f"has {stop - start} tokens, a window has room for {free_tokens}"
                 raise InputTooLong(f"{_name(document, number)} {why}{reading.reason}", field=entry)
-        return list(windows(spans, tokens, room, reading.overlap))
+        return list(windows(spans, tokens, free_tokens, reading.overlap))
 
 
-def _token_spans(encoding: Encoding, document: Document, prompt: int, special: SpecialTokens) -> list[Span]:
+def _token_ranges(encoding: Encoding, document: Document, prompt: int, special: SpecialTokens) -> list[TokenRange]:
     """The tokens of the prompt, which has so many characters, with the special ones before it; then those of each span.
 
     Raises InvalidInput for a span without a token.
@@ -223,7 +225,7 @@ def _token_spans(encoding: Encoding, document: Document, prompt: int, special: S
     return [(0, leading + int(np.searchsorted(last, prompt))), *map(tuple, places.tolist())]
 
 
-def _with_ends(ranges: Sequence[Span], window: Window, count: int, length: int) -> list[Span]:
+def _with_ends(ranges: Sequence[TokenRange], window: Window, count: int, length: int) -> list[TokenRange]:
     """The ranges of chunks, where the first of all `count` has what is before it, and the last what is behind it."""
     starts, stops = [start for start, _ in ranges], [stop for _, stop in ranges]
     if window.spans[0] == 0:
@@ -233,7 +235,7 @@ def _with_ends(ranges: Sequence[Span], window: Window, count: int, length: int) 
     return list(zip(starts, stops, strict=True))
 
 
-def _check(ranges: Sequence[Span], window: Window, length: int, document: Document, left_out: int) -> None:
+def _check(ranges: Sequence[TokenRange], window: Window, length: int, document: Document, left_out: int) -> None:
     """Raises InvalidInput for a span of a prompt alone, which is not pooled, and LimitExceeded for too much overlap."""
     for number, (_, stop) in zip(window.spans, ranges, strict=True):
         if stop <= left_out:
@@ -255,15 +257,15 @@ def _name(document: Document, number: int) -> str:
     return entry if document.chunks else f"{entry}, characters {start} to {end},"
 
 
-def windows(spans: Sequence[Span], document: Span, room: int, overlap: int) -> Iterator[Window]:
+def windows(spans: Sequence[TokenRange], document: TokenRange, most: int, overlap: int) -> Iterator[Window]:
     """Windows over a document that is longer than its model reads at once: long late chunking (arXiv:2409.04701).
 
     The paper cuts windows at fixed places, so a chunk may be pooled of rows that two passes gave. Here every span is
     pooled of one window, which has it as a whole.
 
-    Windows are of at most `room` tokens over the tokens `document`, such that every span is in one of them.
+    Windows are of at most `most` tokens over the tokens `document`, such that every span is in one of them.
 
-    Spans are taken by their starts, and no span is longer than `room`. A window begins `overlap` tokens before the
+    Spans are taken by their starts, and no span is longer than `most`. A window begins `overlap` tokens before the
     first span that the windows before it do not have, or later where that span would not fit; the first window begins
     with the document if that span fits.
     """
@@ -272,8 +274,8 @@ def windows(spans: Sequence[Span], document: Span, room: int, overlap: int) -> I
     place = 0
     while place < len(order):
         start, stop = spans[order[place]]
-        begin = first if not place and stop - first <= room else max(first, start - overlap, stop - room)
-        window_stop = min(begin + room, end)
+        begin = first if not place and stop - first <= most else max(first, start - overlap, stop - most)
+        window_stop = min(begin + most, end)
         after = place
         while after < len(order) and spans[order[after]][1] <= window_stop:
             after += 1

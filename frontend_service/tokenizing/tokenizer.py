@@ -19,6 +19,7 @@ from frontend_service.tokenizing.pairs import PairTexts, PairTokenizer
 from frontend_service.tokenizing.spans import DocumentTokenizer, SpecialTokens
 from frontend_service.tokenizing.tokens import (
     Chunks,
+    QueryExpander,
     TextReader,
     TokenizedBatch,
     TokenLimits,
@@ -27,7 +28,6 @@ from frontend_service.tokenizing.tokens import (
     panics_as,
     shortened,
 )
-from shared import vectors
 from shared.card import ModelCard, QueryRoute
 from shared.errors import InputTooLong, InvalidInput, UnsupportedTask, clip
 from shared.jobs import RaggedTokens
@@ -88,9 +88,9 @@ class ModelTokenizer:
 
     def with_card(self, card: ModelCard) -> "ModelTokenizer":
         """The tokenizer of another model that reads the same file; both share what was read."""
-        other = copy(self)
-        other._read_card(card)
-        return other
+        adapted = copy(self)
+        adapted._read_card(card)
+        return adapted
 
     def _load(self, tokenizer_json: bytes, card: ModelCard) -> None:
         self.tokenizer = Tokenizer.from_buffer(tokenizer_json)
@@ -187,12 +187,10 @@ class ModelTokenizer:
     ) -> Chunks[TokenizedBatch]:
         """`texts` in chunks."""
         batches: list[TokenizedBatch] = []
-        tokens, start = 0, 0
-        numbers = range(len(texts)) if numbers is None else numbers
-        for chunk in in_chunks(texts, len(prompt)):
-            stop = start + len(chunk)
-            batches.append(self.texts(chunk, prompt, cut, entry, input_type, numbers[start:stop]))
-            tokens, start = tokens + batches[-1].tokens.total, stop
+        tokens = 0
+        for chunk, chunk_numbers in _numbered_chunks(texts, prompt, numbers):
+            batches.append(self.texts(chunk, prompt, cut, entry, input_type, chunk_numbers))
+            tokens += batches[-1].tokens.total
             yield tokens
         return TokenizedBatch.joined(batches)
 
@@ -247,11 +245,8 @@ class ModelTokenizer:
         numbers: Sequence[int] | None = None,
     ) -> Iterator[list[TokenizedText]]:
         """`shown` in chunks."""
-        start, numbers = 0, range(len(texts)) if numbers is None else numbers
-        for chunk in in_chunks(texts, len(prompt)):
-            stop = start + len(chunk)
-            yield list(self.shown(chunk, prompt, cut, entry, input_type, numbers[start:stop]))
-            start = stop
+        for chunk, chunk_numbers in _numbered_chunks(texts, prompt, numbers):
+            yield list(self.shown(chunk, prompt, cut, entry, input_type, chunk_numbers))
 
     def _check_cut(
         self, length: int, limit: int, cut: Truncation, side: TruncationSide, prompt_length: int, field: str
@@ -356,48 +351,21 @@ class ModelTokenizer:
         return len(ids) - (ids[-1:] != [] and ids[-1] in special)
 
 
+def _numbered_chunks(
+    texts: Sequence[str], prompt: str, numbers: Sequence[int] | None
+) -> Iterator[tuple[list[str], Sequence[int]]]:
+    """Texts in chunks, each with the numbers of its texts in the request; `numbers` None: these are all of them."""
+    start, numbers = 0, range(len(texts)) if numbers is None else numbers
+    for chunk in in_chunks(texts, len(prompt)):
+        stop = start + len(chunk)
+        yield chunk, numbers[start:stop]
+        start = stop
+
+
 def _without_tokens(field: str) -> InvalidInput:
     return InvalidInput(
         f"{field} has no tokens, and the model has no special ones that could stand for it", field=field
     )
-
-
-class QueryExpander:
-    """Fills the queries of one model up to a fixed length (ColBERT's query augmentation, arXiv:2004.12832).
-
-    Does nothing for a model that expands none.
-
-    `attended`: whether other tokens attend to those of an expansion; True where there is none.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, card: ModelCard) -> None:
-        late = card.late_interaction
-        expands = late is not None and late.query_expansion is not vectors.QueryExpansion.NONE
-        self._length = late.expansion_length if late and expands else 0
-        self._id = late.expansion_id if late and expands else -1
-        self._token = tokenizer.id_to_token(self._id) if expands else ""
-        self.attended = not expands or (late is not None and late.attend_to_expansion)
-        # A model without a mask token expands with the token that ends every text: one of them belongs to the text.
-        self._text_ends = int(expands and tokenizer.encode("a").ids[-1:] == [self._id])
-
-    def expand(self, encoding: Encoding) -> int:
-        """Fills a query up in place, and returns the number of tokens that were added."""
-        missing = max(0, self._length - len(encoding))
-        if missing:
-            encoding.pad(self._length, pad_id=self._id, pad_token=self._token)
-        return missing
-
-    def expansion_length(self, ids: Sequence[int]) -> int:
-        """The number of tokens at the end of a query's ids that `expand` would have added.
-
-        Only ids of exactly the length that `expand` fills up to can end with an expansion.
-        """
-        if len(ids) != self._length:
-            return 0
-        count = 0
-        while count < len(ids) - 1 and ids[-1 - count] == self._id:
-            count += 1
-        return max(0, count - self._text_ends)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

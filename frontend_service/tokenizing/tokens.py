@@ -16,7 +16,7 @@ from frontend_service.domain.requests import Truncation
 from shared.card import ModelCard
 from shared.errors import InputTooLong, InvalidInput, LimitExceeded
 from shared.jobs import NO_TOKENS, RaggedTokens, TokenRanges
-from shared.vectors import InputType, TruncationSide
+from shared.vectors import InputType, QueryExpansion, TruncationSide
 
 ALONE_LETTERS = 4096
 """Most letters that are tokenised one text at a time, in the calling thread."""
@@ -164,8 +164,8 @@ def shortened(encoding: Encoding, length: int, side: TruncationSide) -> Encoding
     if over < length or not length:
         encoding.truncate(length, direction=side.name.lower())
         return encoding
-    other = TruncationSide.RIGHT if side is TruncationSide.LEFT else TruncationSide.LEFT
-    encoding.truncate(over, direction=other.name.lower())
+    opposite = TruncationSide.RIGHT if side is TruncationSide.LEFT else TruncationSide.LEFT
+    encoding.truncate(over, direction=opposite.name.lower())
     return encoding.overflowing[0]
 
 
@@ -240,3 +240,41 @@ class TokenLimits:
         if sides is None or input_type is InputType.UNSPECIFIED:
             return self._card.max_tokens
         return sides.query_length if input_type is InputType.QUERY else sides.document_length
+
+
+class QueryExpander:
+    """Fills the queries of one model up to a fixed length (ColBERT's query augmentation, arXiv:2004.12832).
+
+    Does nothing for a model that expands none.
+
+    `attended`: whether other tokens attend to those of an expansion; True where there is none.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, card: ModelCard) -> None:
+        late = card.late_interaction
+        expands = late is not None and late.query_expansion is not QueryExpansion.NONE
+        self._length = late.expansion_length if late and expands else 0
+        self._id = late.expansion_id if late and expands else -1
+        self._token = tokenizer.id_to_token(self._id) if expands else ""
+        self.attended = not expands or (late is not None and late.attend_to_expansion)
+        # A model without a mask token expands with the token that ends every text: one of them belongs to the text.
+        self._text_ends = int(expands and tokenizer.encode("a").ids[-1:] == [self._id])
+
+    def expand(self, encoding: Encoding) -> int:
+        """Fills a query up in place, and returns the number of tokens that were added."""
+        missing = max(0, self._length - len(encoding))
+        if missing:
+            encoding.pad(self._length, pad_id=self._id, pad_token=self._token)
+        return missing
+
+    def expansion_length(self, ids: Sequence[int]) -> int:
+        """The number of tokens at the end of a query's ids that `expand` would have added.
+
+        Only ids of exactly the length that `expand` fills up to can end with an expansion.
+        """
+        if len(ids) != self._length:
+            return 0
+        count = 0
+        while count < len(ids) - 1 and ids[-1 - count] == self._id:
+            count += 1
+        return max(0, count - self._text_ends)

@@ -8,7 +8,6 @@ workers are chosen. Where others send little, next to nothing is drawn, and a fa
 
 import asyncio
 import random
-import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Executor
@@ -17,10 +16,11 @@ from typing import NamedTuple
 
 import structlog
 
+from frontend_service.domain.limits import ExpectedReply, expected_reply
 from frontend_service.services.pipeline import ServedModel
-from frontend_service.workers.job_stream import ExpectedReply, expected_reply
 from frontend_service.workers.link import WorkerLink
-from frontend_service.workers.transport import WorkerTransport
+from frontend_service.workers.transport import WorkerTransport, addresses_of, name_in
+from shared.caller import Deadline, RequestTerms
 from shared.card import ModelCard
 from shared.errors import (
     DeadlineExceeded,
@@ -35,10 +35,8 @@ from shared.errors import (
 from shared.jobs import Job, JobResult, Priority
 from shared.load import UNREAD_MARGIN
 from shared.tasks import either
-from shared.terms import Deadline, RequestTerms
 
 PLAIN_TEXT = WorkerTransport()
-DNS = "dns:///"
 REFRESH_SECONDS = 2.0
 """Seconds after which names are resolved again."""
 
@@ -162,7 +160,7 @@ class Fleet:
         If a worker that is suspected fails the job, one other is asked. If that answers, the first is set aside; else
         the job is at fault, and the first error is its own.
         """
-        job, expected = model.job(job), expected_reply(job, model.card)
+        job, expected = model.job(job), expected_reply(job.work, job.tokens, model.card, job.ranges)
         refusing, suspects = set[WorkerLink](), set[WorkerLink]()
         failure: SelvageError | None = None
         deadline = None if job.remaining is None else Deadline.after(job.remaining)
@@ -272,7 +270,7 @@ class Fleet:
         for address, model in serving:
             name, current = model.card.id, self._served.get(model.card.id)
             if name not in served:
-                stays = current is not None and any(_is_same(other, current) for _, other in serving)
+                stays = current is not None and any(_is_same(candidate, current) for _, candidate in serving)
                 served[name] = current if current is not None and stays else model
             if _is_same(model, served[name]):
                 self._standby.discard((address, name))
@@ -295,7 +293,7 @@ class Fleet:
             hosts: dict[str, str] = {}  # by address
             for target in self._targets:
                 try:
-                    hosts |= dict.fromkeys(await addresses_of(target), host_of(target))
+                    hosts |= dict.fromkeys(await addresses_of(target), name_in(target))
                 except (OSError, ValueError) as error:  # ValueError where the target holds no valid name
                     self._unresolved = f"{target} has no address: {error}"
             for address in set(hosts) - set(self._links):
@@ -368,7 +366,7 @@ class WorkerChoice:
         in_time = [link for link, estimate in estimates.items() if estimate.in_time(job.remaining)]
         if not in_time:
             self._refuse(min(estimates.values(), key=lambda estimate: estimate.seconds).refusal(job.remaining))
-        drawn = 2 * _kept_waiting(max(link.others for link in candidates))
+        drawn = 2 * _waiting_share(max(link.others for link in candidates))
         best = min(in_time, key=lambda link: estimates[link].seconds + drawn * self._draw() * link.unheard_seconds)
         return best, estimates[best].wait
 
@@ -394,28 +392,11 @@ class WorkerChoice:
             raise error
 
 
-def _kept_waiting(others: float) -> float:
-    """How much of a second's work waits that others send in a second, where they send the busiest worker `others`
-    seconds of it. What they sent one worker they may send another one next, so the busiest counts for all.
+def _waiting_share(seconds: float) -> float:
+    """How much of a second's work waits that others send in a second, where they send the busiest worker `seconds` of
+    it. What they sent one worker they may send another one next, so the busiest counts for all.
 
-    Others send `others`, of which as large a share comes while the worker computes; the rest is done before anybody
-    asks. It counts twice, since all go where the last report was good.
+    Of these `seconds` as large a share comes while the worker computes; the rest is done before anybody asks. It counts
+    twice, since all go where the last report was good.
     """
-    return min(1.0, 2 * others**2)
-
-
-def host_of(target: str) -> str:
-    """The name or address in a target, without the port."""
-    return target.removeprefix(DNS).rpartition(":")[0].strip("[]")
-
-
-async def addresses_of(target: str) -> set[str]:
-    """The target itself if it is HOST:PORT; for dns:///NAME:PORT each address of the name. Raises OSError for none."""
-    if not target.startswith(DNS):
-        return {target}
-    host, _, port = target.removeprefix(DNS).rpartition(":")
-    entries = await asyncio.get_running_loop().getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
-    return {
-        f"[{address[0]}]:{port}" if family == socket.AF_INET6 else f"{address[0]}:{port}"
-        for family, *_, address in entries
-    }
+    return min(1.0, 2 * seconds**2)

@@ -1,16 +1,16 @@
 """The open stream of a link: jobs of many callers leave together, results come back in pieces, and are checked.
 
-A worker is ours, so its numbers are not proved. Bytes are counted: `ReplyCheck.take` sees every piece as it comes, so
+A worker is ours, so its numbers are not proved. Bytes are counted: `JobReply.append` sees every piece as it comes, so
 that no mistake makes the frontend hold more than was asked for; `check` sees the whole result, in a thread where it is
 large, and refuses NaN and infinity.
 """
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,27 +18,23 @@ import grpc
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from frontend_service.domain.limits import ExpectedReply
 from selvage.worker.v1 import worker_pb2 as pb
 from shared import tasks
-from shared.card import ModelCard
 from shared.errors import GivenBack, LimitExceeded, ResultTooLarge, SelvageError, WorkerUnavailable
-from shared.jobs import MESSAGE_SEQUENCES, ChunkKind, Classify, Encode, Job, JobResult, MaxSim, PackedBytes, Score
+from shared.jobs import MESSAGE_SEQUENCES, Job, JobResult, PackedBytes
 from shared.link_codec import ResultAssembly, job_bytes, jobs_to_pb, leading_piece, load_from_pb
 from shared.load import SHORT, Load
 from shared.server.status import to_domain_error
 from shared.tasks import THREAD_BYTES, either, offload
-from shared.vectors import DataType, Layout, OutputKind
-from shared.wire import MESSAGE_BYTES
+from shared.value_codec import MESSAGE_BYTES
+from shared.vectors import DataType
 
 MESSAGE_JOBS = 1024
 """Most jobs in one message; the rest goes into the next."""
 SILENCE = 5.0
 """Seconds without a message, while this process runs, after which a worker counts as lost; it sends one every second at
 least."""
-
-
-NUMBER_BYTES = 4
-"""Bytes of a score, an id, a weight or a winner on the link."""
 INFINITY = {DataType.FLOAT16: 0x7C00, DataType.BFLOAT16: 0x7F80}
 """The 16 bits of infinity in each type, without the sign; larger ones are NaN."""
 
@@ -54,119 +50,30 @@ class WrongReply(Exception):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True)
-class KindBytes:
-    """Bytes of one kind in a reply: `fixed` of them, and more for each token row or each entry of a sparse vector."""
-
-    fixed: int = 0
-    row: int = 0
-    entry: int = 0
-
-    def size(self, rows: int, entries: int) -> int:
-        """All bytes of this kind, with so many token rows and entries."""
-        return self.fixed + self.row * rows + self.entry * entries
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpectedReply:
-    """What the reply to one job must be.
-
-    `kinds`: the bytes of each kind of chunk. `sequences`: those of the job. `rows`, `entries`: most token rows, and
-    most entries of sparse vectors, of all sequences; 0: none are told. `dense`, `tokens`: the dimensions of dense rows
-    and of token rows, 0 for none. `unit`: whether all rows are of unit length.
-    """
-
-    kinds: Mapping[int, KindBytes]
-    sequences: int = 0
-    rows: int = 0
-    entries: int = 0
-    dense: int = 0
-    tokens: int = 0
-    data_type: DataType = DataType.FLOAT32
-    unit: bool = False
-
-
-def expected_reply(job: Job, card: ModelCard) -> ExpectedReply:
-    """What a worker with this model should reply to a job."""
-    match job.work:
-        case Encode() as work:
-            return _of_encode(job, work, card)
-        case Classify() as work:
-            return _of_classify(job, work, card)
-        case Score() as work:
-            lengths, queries = job.tokens.lengths, work.queries
-            return _of_scores(lengths[:queries], len(lengths) - queries, work.layout, explain=work.explain)
-        case MaxSim() as work:
-            columns = job.tokens.lengths if work.queries is None else work.queries.lengths
-            return _of_scores(columns, len(work.documents.lengths), work.layout, explain=work.explain)
-
-
-def _of_scores(columns: Sequence[int], documents: int, layout: Layout, *, explain: bool) -> ExpectedReply:
-    """Scores of queries with so many rows or tokens each, with so many documents."""
-    rows, across = layout.shape(len(columns), documents)
-    scores = KindBytes(NUMBER_BYTES * rows * across)
-    if not explain:
-        return ExpectedReply(kinds={ChunkKind.SCORES: scores})
-    matches = KindBytes(NUMBER_BYTES * sum(columns) * across)
-    return ExpectedReply(kinds={ChunkKind.SCORES: scores, ChunkKind.WINNERS: matches, ChunkKind.SIMILARITIES: matches})
-
-
-def _of_classify(job: Job, work: Classify, card: ModelCard) -> ExpectedReply:
-    logits, sequences = NUMBER_BYTES * len(card.labels), len(job.tokens)
-    if not work.tokens:
-        return ExpectedReply(kinds={ChunkKind.SCORES: KindBytes(logits * sequences)})
-    return ExpectedReply(kinds={ChunkKind.SCORES: KindBytes(row=logits)}, sequences=sequences, rows=job.tokens.total)
-
-
-def _of_encode(job: Job, work: Encode, card: ModelCard) -> ExpectedReply:
-    data_type, sequences, kinds = work.data_type, len(job.tokens), dict[int, KindBytes]()
-    dense = tokens = entries = 0
-    if OutputKind.DENSE in work.outputs:
-        rows, dense = sequences if job.ranges is None else len(job.ranges), work.dimensions or card.dense_width
-        kinds[ChunkKind.DENSE] = KindBytes(rows * data_type.row_bytes(dense))
-        if data_type.scale_bytes:
-            kinds[ChunkKind.DENSE_SCALES] = KindBytes(rows * data_type.scale_bytes)
-    if OutputKind.MULTI_VECTOR in work.outputs:
-        tokens = work.dimensions or card.multi_vector_dimensions
-        kinds[ChunkKind.MULTI_VECTOR] = KindBytes(row=data_type.row_bytes(tokens))
-        if data_type.scale_bytes:
-            kinds[ChunkKind.MULTI_VECTOR_SCALES] = KindBytes(row=data_type.scale_bytes)
-        if work.token_ids:
-            kinds[ChunkKind.TOKEN_IDS] = KindBytes(row=NUMBER_BYTES)
-    if OutputKind.SPARSE in work.outputs:
-        kinds[ChunkKind.SPARSE_INDICES] = kinds[ChunkKind.SPARSE_VALUES] = KindBytes(entry=NUMBER_BYTES)
-        entries = sequences * min(work.sparse_top_k or card.vocabulary_size, card.vocabulary_size)
-    return ExpectedReply(
-        kinds=kinds,
-        sequences=sequences,
-        rows=job.tokens.total if tokens else 0,
-        entries=entries,
-        dense=dense,
-        tokens=tokens,
-        data_type=data_type,
-        unit=(work.normalize or not dense) and (work.normalize_tokens or not tokens),
-    )
-
-
-class ReplyCheck:
-    """Checks the reply to one job as it comes."""
+class JobReply(ResultAssembly):
+    """The reply to one job as it comes, held against what is expected."""
 
     def __init__(self, expected: ExpectedReply) -> None:
+        super().__init__()
         self.expected = expected
-        self._taken: dict[int, int] = {}  # bytes of each kind
 
-    def take(self, kind: int, data: PackedBytes) -> None:
-        """Sees a piece before it is kept. Raises WrongReply; ResultTooLarge for what fits into no reply to a caller."""
+    def append(self, kind: int, data: PackedBytes) -> None:
+        """Takes a piece. Raises WrongReply; ResultTooLarge for what fits into no reply to a caller."""
         expected = self.expected
         wanted = expected.kinds.get(kind)
         if wanted is None:
             raise WrongReply("it sent a kind of numbers that was not asked for", f"kind {kind}")
-        size = self._taken[kind] = self._taken.get(kind, 0) + len(data)
+        size = self.sizes.get(kind, 0) + len(data)
         most = wanted.size(expected.rows, expected.entries)
         if size > most:
             raise WrongReply("it sent more than was asked for", f"{size} bytes of kind {kind}, not {most}")
         if size > MESSAGE_BYTES and wanted.entry:
             raise ResultTooLarge(f"the sparse vectors have more than {MESSAGE_BYTES} bytes; set sparse_top_k")
+        super().append(kind, data)
+
+    def checked_result(self) -> JobResult:
+        """The whole result. Raises WrongReply where it is not what was asked for."""
+        return self.check(self.result())
 
     def check(self, result: JobResult) -> JobResult:
         """Returns the result if it has what was asked for. Raises WrongReply."""
@@ -180,7 +87,7 @@ class ReplyCheck:
                 raise WrongReply("rows have other dimensions", f"{dimensions}, not {wanted}")
         rows, entries = sum(result.row_lengths), sum(sparse)
         for kind, size in expected.kinds.items():
-            taken, right = self._taken.get(kind, 0), size.size(rows, entries)
+            taken, right = self.sizes.get(kind, 0), size.size(rows, entries)
             if taken != right:
                 less = "less" if taken < right else "more"
                 raise WrongReply(f"it sent {less} than was asked for", f"{taken} bytes of kind {kind}, not {right}")
@@ -220,29 +127,15 @@ def check_finite(data: PackedBytes) -> None:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class PendingJob:
-    """A job that a worker has not answered yet, and what has come of its result. `sent`: it has left in a message."""
+    """A job that a worker has not answered yet, and what has come of its reply. `future`: done when all has come.
+
+    `sent`: it has left in a message.
+    """
 
     job: Job
-    future: "asyncio.Future[ResultAssembly]"
-    check: ReplyCheck
-    assembly: ResultAssembly = field(default_factory=ResultAssembly)
+    reply: JobReply
+    future: "asyncio.Future[None]"
     sent: bool = False
-
-    def append(self, kind: int, piece: PackedBytes) -> None:
-        """Takes a piece of the bytes of a kind. Raises what `ReplyCheck.take` raises."""
-        self.check.take(kind, piece)
-        self.assembly.append(kind, piece)
-
-    def add(self, part: pb.AnswerPart) -> None:
-        """Takes a part of the answer, the last of which ends the job. Raises the job's own error, and WrongReply."""
-        for chunk in part.chunks:
-            self.append(chunk.kind, chunk.data)
-        if self.assembly.end_with(part):
-            self.future.set_result(self.assembly)
-
-    def checked_result(self, assembly: ResultAssembly) -> JobResult:
-        """The result of the whole answer. Raises WrongReply where it is not what was asked for."""
-        return self.check.check(assembly.result())
 
 
 class JobStream:
@@ -295,8 +188,9 @@ class JobStream:
             raise LimitExceeded(f"the request has {len(job.tokens)} texts or pairs, the limit is {MESSAGE_SEQUENCES}")
         if self._ended_by is not None:
             raise _given_back(self._ended_by)
-        future: asyncio.Future[ResultAssembly] = asyncio.get_running_loop().create_future()
-        pending = PendingJob(job=job, future=future, check=ReplyCheck(expected))
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        reply = JobReply(expected)
+        pending = PendingJob(job=job, reply=reply, future=future)
         self._pending[job.id] = pending
         tokens = job.tokens.total
         self._unreported[job.id] = tokens
@@ -314,7 +208,7 @@ class JobStream:
             else:
                 self._outgoing.append(pending)
             self._wake.set()
-            assembly = await future
+            await future
         except asyncio.CancelledError:
             if pending.sent:
                 self._cancelled.append(job.id)
@@ -326,7 +220,7 @@ class JobStream:
             self.key_tokens[job.key] -= tokens
             if self.key_tokens[job.key] <= 0:
                 del self.key_tokens[job.key]
-        return await offload(self._message_threads, assembly.size, pending.checked_result, assembly)
+        return await offload(self._message_threads, reply.size, JobReply.checked_result, reply)
 
     async def serve(self) -> None:
         """Sends and receives until the stream breaks; then every job gets the error that this raises."""
@@ -365,14 +259,14 @@ class JobStream:
     def _next_message(self) -> bytes | None:
         """A message with the cancels and small jobs that wait; None where none do."""
         jobs: list[Job] = []
-        room = THREAD_BYTES
-        while self._outgoing and room > 0 and len(jobs) < MESSAGE_JOBS:
+        free_bytes = THREAD_BYTES
+        while self._outgoing and free_bytes > 0 and len(jobs) < MESSAGE_JOBS:
             pending = self._outgoing.popleft()
             if pending.future.done():
                 continue  # cancelled before it was sent
             pending.sent = True
             jobs.append(pending.job)
-            room -= job_bytes(pending.job)
+            free_bytes -= job_bytes(pending.job)
         if not (jobs or self._cancelled):
             return None
         message = jobs_to_pb(jobs, self._fingerprint)
@@ -403,12 +297,12 @@ class JobStream:
         """Parses a message. A leading piece of a result, if it has one, goes to its job without being copied."""
         split = leading_piece(raw)
         if split is not None:
-            piece, rest = split
+            piece, behind = split
             pending = self._pending.get(piece.job_id)
             if pending is not None and not pending.future.done():
                 with self._failing(pending):
-                    pending.append(piece.kind, piece.data)
-            raw = bytes(rest)
+                    pending.reply.append(piece.kind, piece.data)
+            raw = bytes(behind)
         return parse_response(raw)
 
     def _add_part(self, part: pb.AnswerPart) -> None:
@@ -417,7 +311,8 @@ class JobStream:
         if pending is None or pending.future.done():
             return  # cancelled meanwhile
         with self._failing(pending):
-            pending.add(part)
+            if pending.reply.add(part):
+                pending.future.set_result(None)
 
     @contextmanager
     def _failing(self, pending: PendingJob) -> Iterator[None]:

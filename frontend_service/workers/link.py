@@ -17,8 +17,9 @@ from typing import Any
 import grpc
 import structlog
 
+from frontend_service.domain.limits import ExpectedReply
 from frontend_service.services.pipeline import ServedModel
-from frontend_service.workers.job_stream import SILENCE, ExpectedReply, JobStream, WrongReply, parse_response
+from frontend_service.workers.job_stream import SILENCE, JobStream, WrongReply, parse_response
 from frontend_service.workers.transport import (
     Metadata,
     WorkerTransport,
@@ -297,9 +298,9 @@ class WorkerLink:
         """
         channel, metadata = self._transport.channel(self.address, self._host), self._transport.metadata
         try:
-            description = await describe(channel, metadata)
-            last, card = self._last, description.card
-            cards = allowed_cards([card, *description.adapters], self._pins)
+            cards, description = await describe(channel, metadata)
+            last, card = self._last, cards[0]
+            cards = allowed_cards(cards, self._pins)
             if last is not None and last.card.fingerprint == card.fingerprint:
                 texts = last.texts
             else:
@@ -310,7 +311,7 @@ class WorkerLink:
                 card=card,
                 texts=texts,
                 queued_tokens=description.queued_tokens,
-                queue_seconds=description.queue_seconds,
+                queue_seconds=description.queue_seconds or inf,
             )
             self.models = tuple(_with_card(self._last, allowed) for allowed in cards)
             self._stream = stream

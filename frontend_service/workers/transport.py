@@ -4,11 +4,11 @@ That is its model's card, its limits, and what reads texts. Knows no health and 
 """
 
 import asyncio
+import socket
 from collections.abc import Collection, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,15 @@ from frontend_service.tokenizing.tokenizer import ModelTexts, read_files
 from frontend_service.workers.job_stream import WrongReply
 from selvage.worker.v1 import worker_pb2 as pb
 from selvage.worker.v1 import worker_pb2_grpc
-from shared import value_codec as codec
 from shared.caller import AUTHORIZATION
 from shared.card import ModelCard
 from shared.errors import WorkerUnavailable, shorten
 from shared.security import LinkSecret
 from shared.server.options import channel_options
 from shared.server.status import to_domain_error
+from shared.value_codec import card_from_pb
 
+DNS = "dns:///"
 RECEIVED_BYTES = 2 * 1024 * 1024
 """Least limit for a worker's message: an honest one has less than a mebibyte beside the lengths of one result. Parsed,
 a message takes up to thirty times its bytes."""
@@ -104,31 +105,17 @@ def failure_of(error: grpc.aio.AioRpcError, address: str, host: str, transport: 
     return to_domain_error(error).message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerDescription:
-    """The model, the adapters over it, and when the worker refuses a job: see `ServedModel`."""
+async def describe(channel: grpc.aio.Channel, metadata: Metadata) -> tuple[list[ModelCard], pb.DescribeResponse]:
+    """Asks a worker for its description; returns it with its cards: the model's, then those of the adapters over it.
 
-    card: ModelCard
-    adapters: tuple[ModelCard, ...]
-    queued_tokens: int
-    queue_seconds: float
-
-
-async def describe(channel: grpc.aio.Channel, metadata: Metadata) -> WorkerDescription:
-    """Asks a worker for its description. Raises grpc's AioRpcError, and WrongReply for one that makes no sense."""
+    Raises grpc's AioRpcError, and WrongReply for one that makes no sense.
+    """
     stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
     message = await stub.Describe(pb.DescribeRequest(), timeout=TIMEOUT, metadata=metadata)
     try:
-        card = codec.card_from_pb(message.card)
-        adapters = tuple(map(codec.card_from_pb, message.adapters))
+        return [card_from_pb(card) for card in (message.card, *message.adapters)], message
     except ValueError as error:
         raise WrongReply("its card is not understood", shorten(str(error))) from None
-    return WorkerDescription(
-        card=card,
-        adapters=adapters,
-        queued_tokens=message.queued_tokens,
-        queue_seconds=message.queue_seconds or inf,
-    )
 
 
 async def fetch_texts(
@@ -161,3 +148,20 @@ def allowed_cards(cards: Sequence[ModelCard], pins: Collection[str]) -> list[Mod
         card, pinned = cards[0], ", ".join(sorted(pins))
         raise WorkerUnavailable(f"its {card.id} has the fingerprint {card.fingerprint}, --fingerprint is {pinned}")
     return allowed
+
+
+def name_in(target: str) -> str:
+    """The name or address in a target, without the port."""
+    return target.removeprefix(DNS).rpartition(":")[0].strip("[]")
+
+
+async def addresses_of(target: str) -> set[str]:
+    """The target itself if it is HOST:PORT; for dns:///NAME:PORT each address of the name. Raises OSError for none."""
+    if not target.startswith(DNS):
+        return {target}
+    host, _, port = target.removeprefix(DNS).rpartition(":")
+    entries = await asyncio.get_running_loop().getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+    return {
+        f"[{address[0]}]:{port}" if family == socket.AF_INET6 else f"{address[0]}:{port}"
+        for family, *_, address in entries
+    }

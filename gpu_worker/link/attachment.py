@@ -25,7 +25,7 @@ from shared.jobs import Job, JobResult
 from shared.link_codec import jobs_from_pb
 from shared.load import Load
 from shared.tasks import offload
-from shared.wire import MESSAGE_ENTRIES
+from shared.value_codec import MESSAGE_ENTRIES
 
 WRITE_SECONDS = 30.0
 """Seconds after which a frontend that reads nothing is detached."""

@@ -16,8 +16,8 @@ from shared.card import ModelCard
 from shared.errors import InvalidInput, LimitExceeded
 from shared.jobs import MESSAGE_SEQUENCES, RANGE_TIMES, Classify, Encode, Job, MaxSim, Score, TokenRanges
 from shared.link_codec import MESSAGE_JOBS
+from shared.value_codec import MESSAGE_BYTES, MESSAGE_ENTRIES, wire_fields
 from shared.vectors import MOST_DIMENSIONS, MOST_ELEMENTS, MOST_SIMILARITIES, Layout, MultiVectors, OutputKind
-from shared.wire import MESSAGE_BYTES, MESSAGE_ENTRIES, fields
 
 TABLE_BYTES = 16 * MESSAGE_SEQUENCES
 """Most bytes of a message beside token ids and vectors. Lengths take eight times their bytes once they are parsed."""
@@ -46,7 +46,7 @@ def check_message(raw: bytes) -> None:
     Bytes that are no message are left for the parser to refuse.
     """
     jobs, entries, table = 0, 0, len(raw)
-    for field, start, end in fields(raw, 0, len(raw)):
+    for field, start, end in wire_fields(raw, 0, len(raw)):
         entries += 1
         if field == _TOKEN_IDS:
             table -= end - start
@@ -71,7 +71,7 @@ def _vector_bytes(raw: bytes, start: int, end: int) -> tuple[int, int]:
     for below in (_SIDES, _NUMBERS, ()):
         nested = list[tuple[int, int, tuple[int, ...]]]()
         for first, last, wanted in waiting:
-            for field, begin, stop in fields(raw, first, last):
+            for field, begin, stop in wire_fields(raw, first, last):
                 entries += 1
                 if entries > MESSAGE_ENTRIES:
                     return 0, entries

@@ -25,7 +25,7 @@ from shared.errors import InvalidInput, WorkerUnavailable, clip
 from shared.link_codec import load_to_pb
 from shared.server.options import LINK_VERSION
 from shared.tasks import either
-from shared.wire import MESSAGE_BYTES
+from shared.value_codec import MESSAGE_BYTES
 
 TOKENIZER_PIECE_BYTES = 1024 * 1024
 """Most bytes of a tokenizer's file in one message."""

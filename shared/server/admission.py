@@ -22,7 +22,7 @@ QUICK_READS, QUICK_CHECKS, QUICK_SECONDS = 4, 64, 0.02
 that was sent is there at once, so a longer read has a large request or a slow sender, and the next read may begin."""
 RETRY_AFTER = 0.5
 """Seconds until a retry, if there is no better estimate."""
-SMALL_PART, ROOM_FOR_SMALL = 64, 4
+SMALL_SHARE, SMALL_ALONE = 64, 4
 """A request with up to a 64th of the budget is small. Small ones have a quarter of it more for themselves, so one large
 request refuses no small one."""
 LIFETIME = 540.0
@@ -83,7 +83,7 @@ class Budget:
 
     def is_small(self, size: int) -> bool:
         """Whether a request that holds `size` bytes in all is small."""
-        return size <= self.most // SMALL_PART
+        return size <= self.most // SMALL_SHARE
 
     def change(self, before: int, after: int) -> None:
         """Counts that a request holds `after` bytes instead of `before`, even if there is no room."""
@@ -96,12 +96,12 @@ class Budget:
         A request that holds all that is held is always accepted, and so is what needs no more than was reserved for it:
         streams may hold more than the budget has, since they count replies that they cannot refuse.
         """
-        others = self.held - of_request
-        if size <= 0 or others <= 0 or self.held + size <= self.most:
+        of_others = self.held - of_request
+        if size <= 0 or of_others <= 0 or self.held + size <= self.most:
             return
-        if self.is_small(of_request + size) and self.of_small + size <= self.most // ROOM_FOR_SMALL:
+        if self.is_small(of_request + size) and self.of_small + size <= self.most // SMALL_ALONE:
             return
-        why = f"the request needs {of_request + size} bytes, others hold {others}, the limit is {self.most}"
+        why = f"the request needs {of_request + size} bytes, others hold {of_others}, the limit is {self.most}"
         raise self._refusals.overloaded("bytes", why)
 
 

@@ -8,15 +8,15 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 import structlog
 
-from shared.caller import AUTHORIZATION, TRACEPARENT_NOW, Caller, Quota, bind_ids, trace_id_of
+from shared.caller import AUTHORIZATION, TRACEPARENT_NOW, Caller, Deadline, Quota, RequestTerms, bind_ids, trace_id_of
 from shared.errors import DeadlineExceeded, Internal, SelvageError, Unauthenticated, WorkerUnavailable
 from shared.jobs import Priority
 from shared.server.admission import Admission, Bounds, OpenStream
-from shared.terms import Deadline, RequestTerms
 
 SLACK = 1.0
 """Seconds by which a call may outlast its caller's own deadline, so that transport or worker reports it first."""
@@ -38,27 +38,30 @@ class CallSpan(Protocol):
 
 
 class Calls:
-    """All calls of one process."""
+    """All calls of one process.
+
+    `local`: beginnings of the methods that need no worker, which `check` lets pass.
+    """
 
     def __init__(
         self,
         *,
         timeout: float | None,
         bounds: Bounds = BOUNDS,
-        check: Callable[[Caller], None] | None = None,
+        check: Callable[[RequestTerms], None] | None = None,
         identify: Callable[[Caller], Caller] | None = None,
         accepts: Callable[[Caller], bool] | None = None,
         begin_span: Callable[[Caller], CallSpan] | None = None,
     ) -> None:
         """`timeout`: seconds for a call without a deadline; None: calls have no time limit.
 
-        `check` may refuse a call before its request is read. `identify` returns the caller that a secret belongs to, or
-        raises Unauthenticated; None: everybody may call. `accepts`: tells whether a caller that was identified still is
-        one; its streams end where not. `begin_span`: begins a span in a trace for each call.
+        `check` may refuse a call by its terms, before its request is read. `identify` returns the caller that a secret
+        belongs to, or raises Unauthenticated; None: everybody may call. `accepts`: tells whether a caller that was
+        identified still is one; its streams end where not. `begin_span`: begins a span in a trace for each call.
         """
         self._timeout, self._begin_span = timeout, begin_span
         self.admission = Admission(bounds)
-        self.check = check
+        self.check, self.local = check, tuple[str, ...]()
         self._identify, self._accepts = identify, accepts
         self._refuses = False
         self._running = 0
@@ -102,13 +105,24 @@ class Calls:
 
     async def answer(self, caller: Caller, work: Callable[[], Awaitable[T]]) -> T:
         """Runs `work` as one call. Raises only SelvageError, and CancelledError if the caller has gone."""
+        seconds = self._timeout
+        if seconds is not None and caller.remaining is not None:
+            seconds = caller.remaining + SLACK
         with self.running(caller):
-            async with self.timeout(caller):
+            async with asyncio.timeout(seconds):
                 return await work()
 
-    def timeout(self, caller: Caller) -> asyncio.Timeout:
-        """A time limit for the work of a call; `running` turns its TimeoutError into DeadlineExceeded."""
-        return asyncio.timeout(self._bound(caller.remaining))
+    async def answer_in_stream(
+        self, caller: Caller, deadline: Deadline | None, work: Callable[[Caller], Awaitable[T]]
+    ) -> T:
+        """Runs `work` as one of many calls of a stream, in the time that is left to all of them until `deadline`.
+
+        Raises as `answer`. It ends before the last reply is read: reading may take long.
+        """
+        async with self.admission.stream_requests:
+            if deadline is not None:
+                caller = replace(caller, remaining=deadline.remaining())
+            return await self.answer(caller, lambda: work(caller))
 
     @contextmanager
     def stream(self, caller: Caller, *, watch: bool = False) -> Iterator[OpenStream]:
@@ -147,8 +161,8 @@ class Calls:
         bind_ids(caller.request_id, trace_id_of(traceparent))
         try:
             self._check_refuses()
-            if self.check is not None:
-                self.check(caller)
+            if self.check is not None and not caller.method.startswith(self.local):
+                self.check(self.terms(caller))
             with self._counted(), self._within(caller.quota, "requests in progress"), self.admission.request():
                 yield
             outcome = {"code": "OK"}
@@ -216,12 +230,6 @@ class Calls:
         if self._refuses:
             self.admission.refused["draining"] += 1
             raise _draining()
-
-    def _bound(self, remaining: float | None) -> float | None:
-        """Seconds after which a call is ended in any case; None for never."""
-        if self._timeout is None or remaining is None:
-            return self._timeout
-        return remaining + SLACK
 
 
 def _draining() -> WorkerUnavailable:

@@ -16,7 +16,7 @@ from shared.security import Fresh, Identity
 from shared.server.calls import Calls
 from shared.server.interceptor import Interceptor, Rpcs, TellStatus, unchanged
 from shared.server.options import server_options
-from shared.wire import MESSAGE_BYTES, check_entries
+from shared.value_codec import MESSAGE_BYTES, check_entries
 
 LAST_WORDS = 0.2
 """Seconds for what is already written to reach its client."""

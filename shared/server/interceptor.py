@@ -18,7 +18,7 @@ from shared.errors import InputTooLarge, InvalidInput, SelvageError
 from shared.server.calls import CANCELLED, Calls
 from shared.server.status import abort
 from shared.tasks import THREAD_BYTES, either, offload
-from shared.wire import check_entries, check_names
+from shared.value_codec import check_entries, check_names
 
 FOREIGN = "/grpc."
 """Prefix of the methods of gRPC's own services, health and reflection. All other methods are those of our APIs."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
 from selvage.worker.v1 import worker_pb2
-from shared.wire import MESSAGE_BYTES
+from shared.value_codec import MESSAGE_BYTES
 from tei.v1 import tei_pb2
 
 REQUEST_BYTES = 16 * 1024 * 1024

@@ -12,7 +12,7 @@ from harness.member import ServiceProcess
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.errors import InvalidInput, error_classes
 from shared.server.options import WORKER_SERVICES, channel_options
-from shared.wire import MESSAGE_BYTES
+from shared.value_codec import MESSAGE_BYTES
 from support.frontend_lies import ENDING, FIRST, HARMLESS, OF_CALLERS, WRONG, Message, hello, one
 from support.random_models import random_model
 from support.scraping import forget_peak, memory

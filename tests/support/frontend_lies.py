@@ -9,7 +9,7 @@ import numpy as np
 from selvage.v1 import ranking_pb2, vectors_pb2
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.server.options import LINK_VERSION
-from shared.wire import varint
+from shared.value_codec import varint
 
 Message = Callable[[str], bytes]
 """Makes a message for the model with this fingerprint."""

@@ -18,8 +18,8 @@ from shared.jobs import Classify, Encode, Job, JobResult, Rows, Score, SparseRow
 from shared.link_codec import UnsentOutcome, jobs_from_pb, load_to_pb
 from shared.load import Load
 from shared.server.options import LINK_VERSION, WORKER_SERVICES, server_options
+from shared.value_codec import varint
 from shared.vectors import OutputKind, ScoringMethod, Task
-from shared.wire import varint
 
 WIDTH, LABELS, WEIGHTS = 8, 2, 3
 """Of the card: dimensions of both kinds of rows, and labels. Entries of each sparse vector of an honest worker."""

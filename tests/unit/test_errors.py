@@ -8,7 +8,7 @@ from google.rpc import error_details_pb2
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from frontend_service.api.selvage_v1.codec import stream_error_to_pb
+from frontend_service.api.selvage_v1.embed_stream import stream_error_to_pb
 from frontend_service.api.streams import NotRead
 from frontend_service.api.tei_v1.tei_servicers import tei_error
 from shared.errors import DeadlineExceeded, Internal, Overloaded, error_classes

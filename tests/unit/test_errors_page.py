@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from frontend_service.api.http.errors import status_of
+from frontend_service.api.http.error_replies import status_of
 from frontend_service.domain.limits import Limits
 from frontend_service.settings import FrontendSettings
 from shared.errors import GivenBack, error_classes

@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from shared.caller import Caller, valid_traceparent
+from shared.caller import Caller, RequestTerms, valid_traceparent
 from shared.jobs import Classify, Job, RaggedTokens
 from shared.link_codec import jobs_from_pb, jobs_to_pb
 from shared.server.calls import Calls
 from shared.server.interceptor import caller_in
-from shared.terms import RequestTerms
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 GOOD = f"00-{TRACE}-{SPAN}-01"

@@ -4,10 +4,9 @@ and pybase64 write it.
 pages.py        the whole API: all routes, those that ask no model, and its OpenAPI document; files are in playground/
 port.py         the port: uvicorn, bound, served, drained
 app.py          one call: head, route, caller, body, answer, reply
-route.py        calls whose bodies have arrived, and routes
+routes.py       routes, calls whose bodies have arrived, and replies: JSON, numbers and base64
 fields.py       JSON to the struct that a route takes; refused fields
-replies.py      replies: JSON, numbers and base64
-errors.py       errors as HTTP replies, in the form of each dialect
-openai.py, vllm.py with vllm_fields.py, cohere.py, nim.py, tei.py with tei_bodies.py
+error_replies.py  errors as HTTP replies, in the form of each dialect
+openai.py, vllm.py with vllm_fields.py, cohere.py, tei.py with tei_bodies.py
                 requests and replies of each dialect <-> domain types, both directions side by side, and its routes
 """

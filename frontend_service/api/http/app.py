@@ -7,7 +7,7 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 import structlog
@@ -15,9 +15,8 @@ from starlette import routing
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Receive, Scope, Send
 
-from frontend_service.api.http.errors import HttpError, dialect_of
-from frontend_service.api.http.replies import JSON, HttpReply
-from frontend_service.api.http.route import HttpCall, Route
+from frontend_service.api.http.error_replies import HttpError, dialect_of, error_reply
+from frontend_service.api.http.routes import JSON, HttpCall, HttpReply, Route
 from frontend_service.frontend import Frontend
 from shared.caller import AUTHORIZATION, REQUEST_ID, Caller, caller_of, chosen_id, host_of, repeated
 from shared.errors import Internal, InvalidInput, SelvageError, clip
@@ -56,39 +55,13 @@ class CallerGone(asyncio.CancelledError):
     """The caller has disconnected, so no reply is sent."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hosts:
-    """The hosts that requests may be for: on a loopback address those of loopback, elsewhere all.
-
-    A web page can point a name of its own at the address of this machine; for a browser it is the same site then, and
-    only the host's name shows the difference. `loopback`: whether hosts must be those of loopback.
-    """
-
-    loopback: bool = False
-
-    @classmethod
-    def of(cls, listen: str) -> "Hosts":
-        """The hosts of a port on HOST:PORT."""
-        return cls(loopback=is_loopback(listen))
-
-    def check(self, headers: Headers) -> None:
-        """Raises HttpError for a host that is not served. A request without a host comes from no browser."""
-        if not self.loopback:
-            return
-        for name in (_host_name(value) for header, value in headers if header == HOST):
-            if name and not is_loopback(f"{name}:0"):
-                raise HttpError(
-                    421, f"{HOST} is {clip(name)}, and this port answers for this machine alone: localhost, 127.0.0.1"
-                )
-
-
-def _host_name(authority: str) -> str:
-    """The name of HOST or HOST:PORT, in lower case."""
+@lru_cache(16)
+def _host_name(authority: str) -> tuple[str, bool]:
+    """The name of HOST or HOST:PORT, in lower case, and whether it is one of loopback, or none. Clients send the same
+    one with every request."""
     match = AUTHORITY.fullmatch(authority)
-    return match[1].lower().removesuffix(".") if match else authority
-
-
-ALL_HOSTS = Hosts()
+    name = match[1].lower().removesuffix(".") if match else authority
+    return name, not name or is_loopback(f"{name}:0")
 
 
 class App:
@@ -100,14 +73,16 @@ class App:
         routes: Iterable[Route],
         observe_call: ObserveCall | None = None,
         *,
-        hosts: Hosts = ALL_HOSTS,
+        loopback: bool = False,
         origins: Iterable[str] = (),
     ) -> None:
-        """`hosts`: hosts that requests may be for; `origins`: SCHEME://HOST[:PORT] of pages that may call the API, or
-        `*` for all."""
-        self.frontend, self.observe_call, self.hosts = frontend, observe_call, hosts
+        """`loopback`: whether requests must be for hosts of loopback. A web page can point a name of its own at the
+        address of this machine; for a browser it is the same site then, and only the host's name shows the difference.
+        `origins`: SCHEME://HOST[:PORT] of pages that may call the API, or `*` for all.
+        """
+        self.frontend, self.observe_call, self.loopback = frontend, observe_call, loopback
         self.routes = tuple(routes)
-        self.local_routes = frozenset(route.name for route in self.routes if not route.needs_worker)
+        self.local_routes = tuple(route.name for route in self.routes if not route.needs_worker)
         paths: dict[str, dict[str, Route]] = {}
         for route in self.routes:
             paths.setdefault(route.path, {})[route.method] = route
@@ -180,7 +155,7 @@ class PathApp:
     def _error_reply(self, path: str, error: SelvageError) -> HttpReply:
         """The reply in the dialect of the path, whatever the method."""
         dialect = next(iter(self._methods.values())).dialect if self._methods else dialect_of(path)
-        return dialect.error_reply(error)
+        return error_reply(dialect, error)
 
     def _check_head(self, scope: Scope, headers: Headers) -> None:
         """Raises HttpError for a head that is wrong on every path, and for hosts that are not served."""
@@ -197,8 +172,12 @@ class PathApp:
                 raise HttpError(400, f"{HOST} is {clip(value)}, it must be HOST or HOST:PORT")
             if name == "transfer-encoding" and (value.lower() != "chunked" or version == "1.0"):
                 raise HttpError(501, f"transfer-encoding is {clip(value)}, it may be chunked, in HTTP/1.1")
-        if scope["path"] not in PROBES:
-            self._app.hosts.check(headers)
+        if self._app.loopback and scope["path"] not in PROBES:
+            for value in [value for name, value in headers if name == HOST]:
+                host, is_loopback_name = _host_name(value)
+                if not is_loopback_name:  # a request without a host comes from no browser
+                    why = "and this port answers for this machine alone: localhost, 127.0.0.1"
+                    raise HttpError(421, f"{HOST} is {clip(host)}, {why}")
 
     def _route(self, method: str) -> Route:
         """The route of a method. Raises HttpError."""
@@ -224,23 +203,23 @@ class PathApp:
             route.name, request_id, headers, host=host_of(client[0]) if client else "", remaining=_timeout_of(headers)
         )
         caller = calls.identified(caller)
-        rest = scope["path_params"].get("rest", "")
+        path_end = scope["path_params"].get("rest", "")
         if not route.is_admitted:
-            return await self._run_endpoint(route, rest, caller, headers, body)
-        return await calls.answer(caller, lambda: self._run_endpoint(route, rest, caller, headers, body))
+            return await self._run_endpoint(route, path_end, caller, headers, body)
+        return await calls.answer(caller, lambda: self._run_endpoint(route, path_end, caller, headers, body))
 
     async def _run_endpoint(
-        self, route: Route, rest: str, caller: Caller, headers: Headers, body: "Arrival"
+        self, route: Route, path_end: str, caller: Caller, headers: Headers, body: "Arrival"
     ) -> HttpReply:
         """Reads the body where the route takes one, and runs the endpoint."""
         frontend = self._app.frontend
         if route.body_type is None:
-            return await route.endpoint(HttpCall(frontend=frontend, caller=caller, rest=rest))
+            return await route.endpoint(HttpCall(frontend=frontend, caller=caller, path_end=path_end))
         check_body_headers(headers)
         admission = frontend.calls.admission
         with admission.holding() as holding:
             content = await body.read(admission, holding)
-            call = HttpCall(frontend=frontend, caller=caller, body=content, rest=rest)
+            call = HttpCall(frontend=frontend, caller=caller, body=content, path_end=path_end)
             return await body.while_connected(route.endpoint(call))
 
     def _hold_reply(self, reply: HttpReply) -> Callable[[], None]:
@@ -337,22 +316,22 @@ class Arrival:
         seconds = admission.bounds.read_seconds
         try:
             async with asyncio.timeout(seconds):
-                return await self._read_parts(holding)
+                return await self._receive_all(holding)
         except TimeoutError:
             raise admission.refusals.too_slow(seconds) from None
 
-    async def _read_parts(self, holding: Holding) -> bytes:
+    async def _receive_all(self, holding: Holding) -> bytes:
         body = bytearray()
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise CallerGone
-            part: bytes = message.get("body", b"")
-            _check_length(len(body) + len(part))
-            holding.add(len(part))
+            received: bytes = message.get("body", b"")
+            _check_length(len(body) + len(received))
+            holding.add(len(received))
             if not message.get("more_body", False):
-                return bytes(body + part) if body else part
-            body += part
+                return bytes(body + received) if body else received
+            body += received
 
     async def while_connected(self, work: Awaitable[T]) -> T:
         """Returns the result of `work`. Where the caller disconnects first, cancels it and raises CallerGone."""

@@ -1,7 +1,8 @@
-"""Cohere's API: /v1/rerank and /v2/rerank with the fields that Jina, Voyage and vLLM add, /v1/embed and /v2/embed.
+"""Cohere's API: /v1/rerank and /v2/rerank with the fields that Jina, Voyage and vLLM add, /v1/embed and /v2/embed. And
+the ranking of NVIDIA's NIM: /v1/ranking.
 
-Source: docs.cohere.com/reference, versions 1 and 2; api.jina.ai/openapi.json;
-docs.voyageai.com/reference/reranker-api; vLLM's fields are those of its scoring.
+Source: docs.cohere.com/reference, versions 1 and 2; api.jina.ai/openapi.json; docs.voyageai.com/reference/reranker-api;
+docs.nvidia.com/nim/nemo-retriever/text-reranking, "API reference", 2.x; vLLM's fields are those of its scoring.
 """
 
 from collections.abc import Callable
@@ -13,19 +14,34 @@ import msgspec
 import numpy as np
 
 from frontend_service import postprocess
-from frontend_service.api.field_names import FieldNames, fields_as
-from frontend_service.api.http.errors import COHERE, OPENAI
+from frontend_service.api.http.error_replies import COHERE, OPENAI
 from frontend_service.api.http.fields import FILLED, Body, Bound, Count, Top, refusing
-from frontend_service.api.http.openai import usage
-from frontend_service.api.http.replies import BITS, FLOAT_WEIGHT, Floats, HttpReply, base64_of, rows_of, to_json
-from frontend_service.api.http.route import HttpCall, Route
+from frontend_service.api.http.openai import CUTS, usage
+from frontend_service.api.http.routes import (
+    BITS,
+    FLOAT_WEIGHT,
+    Floats,
+    HttpCall,
+    HttpReply,
+    Route,
+    base64_of,
+    rows_of,
+    to_json,
+)
 from frontend_service.api.http.vllm import ScoringRequest
 from frontend_service.api.http.vllm_fields import MODEL, NO_IMAGES, TRUNCATE, agreed, input_type_of
-from frontend_service.domain.requests import EmbedRequest, PromptChoice, RerankRequest, Truncation
+from frontend_service.domain.requests import (
+    EmbedRequest,
+    FieldNames,
+    PromptChoice,
+    RerankRequest,
+    ScoreNormalization,
+    Truncation,
+)
 from frontend_service.services.pipeline import Answer
 from frontend_service.services.rank import Reranked
 from shared.errors import InvalidInput, clip
-from shared.vectors import DataType, OutputKind, TruncationSide
+from shared.vectors import DataType, OutputKind
 
 EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 EMBED_NAMES: FieldNames = {**MODEL, "dimensions": "output_dimension"}
@@ -59,27 +75,17 @@ class CohereEmbedBody(msgspec.Struct, kw_only=True):
     priority: Annotated[Any, refusing("the header selvage-priority tells how urgent a request is", 0)] = None
 
 
-TRUNCATIONS = {
-    "NONE": (False, None),
-    "START": (True, TruncationSide.LEFT),
-    "END": (True, TruncationSide.RIGHT),
-}
-"""Whether and on which side a text is cut, by the values of `truncate`."""
-
-
 def embed_request(body: CohereEmbedBody) -> EmbedRequest:
     if body.texts and body.inputs:
         raise InvalidInput("texts and inputs are both there", field="inputs")
-    texts = tuple(body.texts or ()) or tuple(
-        _text_of_input(entry, place) for place, entry in enumerate(body.inputs or ())
-    )
+    texts = _texts_of(body)
     if not texts:
         lists = [name for name in ("texts", "inputs") if getattr(body, name) is not None]
         field, fault = (lists[0], "empty") if lists else ("texts", "missing")
         raise InvalidInput(f"{field} is {fault}", field=field)
     if body.embedding_types is not None and not body.embedding_types:
         raise InvalidInput("embedding_types is empty", field="embedding_types")
-    truncate, side = TRUNCATIONS[body.truncate]
+    truncate, side = CUTS[body.truncate]
     return EmbedRequest(
         model=body.model,
         texts=texts,
@@ -88,6 +94,13 @@ def embed_request(body: CohereEmbedBody) -> EmbedRequest:
         outputs=(OutputKind.DENSE,),
         dimensions=body.output_dimension,
         normalize=True,
+    )
+
+
+def _texts_of(body: CohereEmbedBody) -> tuple[str, ...]:
+    """The texts of either field. Raises InvalidInput for inputs of another kind."""
+    return tuple(body.texts or ()) or tuple(
+        _text_of_input(entry, place) for place, entry in enumerate(body.inputs or ())
     )
 
 
@@ -127,9 +140,7 @@ CONVERSIONS: dict[str, Callable[[Floats], Any]] = {
 }
 
 
-def embed_reply(
-    body: CohereEmbedBody, texts: tuple[str, ...], answer: Answer, request_id: str, version: str
-) -> HttpReply:
+def embed_reply(body: CohereEmbedBody, answer: Answer, request_id: str, version: str) -> HttpReply:
     """`version`: that of Cohere's API. Without `embedding_types` version 1 has plain lists, version 2 has `float`."""
     rows, types = rows_of(answer.result.dense), body.embedding_types
     plain = types is None and version == "1"
@@ -140,7 +151,7 @@ def embed_reply(
                 "embeddings": rows
                 if plain
                 else {name: CONVERSIONS[name](rows) for name in dict.fromkeys(types or ["float"])},
-                "texts": texts,
+                "texts": _texts_of(body),
                 "response_type": "embeddings_floats" if plain else "embeddings_by_type",
                 "meta": {
                     "api_version": {"version": version},
@@ -157,10 +168,8 @@ EMBED = Body(CohereEmbedBody)
 async def embed(version: str, call: HttpCall) -> HttpReply:
     """Answers POST /v1/embed and /v2/embed, by the `version` of Cohere's API."""
     body = await call.read(EMBED)
-    with fields_as(lambda: embed_names(body)):
-        request = await call.convert(embed_request, body)
-        answer = await call.frontend.embedding.embed(request, call.terms)
-    write = partial(embed_reply, body, request.texts, answer, call.caller.request_id, version)
+    answer = await call.ask(call.frontend.embedding.embed, embed_request, body, lambda: embed_names(body))
+    write = partial(embed_reply, body, answer, call.caller.request_id, version)
     return await call.reply(answer, FLOAT_WEIGHT * answer.size, write)
 
 
@@ -283,11 +292,63 @@ RERANK = Body(CohereRerankBody)
 async def rerank(version: str, call: HttpCall) -> HttpReply:
     """Answers POST /v1/rerank and /v2/rerank, by the `version` of Cohere's API, and others with `documents`."""
     body = await call.read(RERANK)
-    with fields_as(lambda: rerank_names(body)):
-        request = await call.convert(rerank_request, body)
-        reranked = await call.frontend.ranking.rerank(request, call.terms)
+    reranked = await call.ask(call.frontend.ranking.rerank, rerank_request, body, lambda: rerank_names(body))
     write = partial(rerank_reply, body, reranked, call.caller.request_id, version)
     return await call.reply(reranked.answer, reranked.size, write)
+
+
+RANKING_NAMES: FieldNames = {**MODEL, "documents": "passages", "documents[]": "passages[].text", "query": "query.text"}
+
+
+class Passage(msgspec.Struct):
+    """The query or a passage in the body of POST /v1/ranking: a text."""
+
+    text: str
+    image: Annotated[Any, msgspec.Meta(description=f"Refused: {NO_IMAGES}.")] = None
+
+
+class RankingBody(msgspec.Struct, kw_only=True):
+    """The body of POST /v1/ranking."""
+
+    query: Passage
+    passages: Annotated[list[Passage], FILLED]
+    model: str = ""
+    truncate: Literal["NONE", "END"] | None = None
+
+
+def ranking_request(body: RankingBody) -> RerankRequest:
+    """A request for the logits of a cross-encoder, or the scores of another model. Raises InvalidInput."""
+    for name, passage in (
+        ("query", body.query),
+        *((f"passages[{place}]", passage) for place, passage in enumerate(body.passages)),
+    ):
+        if passage.image is not None:
+            raise InvalidInput(f"{name}.image is there, and {NO_IMAGES}", field=f"{name}.image")
+    truncate, side = CUTS[body.truncate]
+    cut = Truncation(truncate=truncate, side=side)
+    return RerankRequest(
+        model=body.model,
+        queries=(body.query.text,),
+        documents=tuple(passage.text for passage in body.passages),
+        query_cut=cut,
+        document_cut=cut,
+        normalization=ScoreNormalization.LOGITS,
+    )
+
+
+def ranking_reply(reranked: Reranked) -> HttpReply:
+    rankings = [{"index": index, "logit": score} for index, score in reranked.ranking]
+    return HttpReply(body=to_json({"rankings": rankings, "usage": usage(reranked.answer.tokens.total)}))
+
+
+RANKING = Body(RankingBody)
+
+
+async def ranking(call: HttpCall) -> HttpReply:
+    """Answers POST /v1/ranking, as NVIDIA's NIM has it."""
+    body = await call.read(RANKING)
+    reranked = await call.ask(call.frontend.ranking.rerank, ranking_request, body, lambda: RANKING_NAMES)
+    return await call.reply(reranked.answer, reranked.size, partial(ranking_reply, reranked))
 
 
 RANKED = {"results": [{"index": 1, "relevance_score": 0.97}, {"index": 0, "relevance_score": 0.02}]}
@@ -315,5 +376,14 @@ ROUTES = (
             endpoint=partial(embed, version),
         )
         for version, example in (("1", [[0.1, -0.2]]), ("2", {"float": [[0.1, -0.2]]}))
+    ),
+    Route(
+        method="POST",
+        path="/v1/ranking",
+        dialect=OPENAI,
+        summary="Passages in the order in which they fit a query, with logits",
+        body_type=RankingBody,
+        example={"rankings": [{"index": 1, "logit": 3.5}, {"index": 0, "logit": -3.9}]},
+        endpoint=ranking,
     ),
 )

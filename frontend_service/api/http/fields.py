@@ -162,39 +162,14 @@ def refusing(why: str, *harmless: Any) -> msgspec.Meta:
     )
 
 
-class RefusedFields:
-    """The refusals of one struct."""
-
-    def __init__(self, kind: type[msgspec.Struct]) -> None:
-        self._refusals: dict[str, Refusal] = {}
-        for field in msgspec.structs.fields(kind):
-            metas = [meta for meta in get_args(field.type) if isinstance(meta, msgspec.Meta)]
-            for refusal in [meta.extra[KEY] for meta in metas if meta.extra and KEY in meta.extra]:
-                self._refusals[field.encode_name] = refusal
-
-    def check(self, body: Mapping[str, Any]) -> None:
-        """Checks the values of fields, of which some may be absent. Raises InvalidInput, naming the field."""
-        for field, refusal in self._refusals.items():
-            if body.get(field) not in refusal.harmless:
-                raise InvalidInput(f"{field} is refused: {refusal.why}", field=field)
-
-    def check_struct(self, body: msgspec.Struct) -> None:
-        """Checks a struct of this kind. Raises InvalidInput, naming the field."""
-        self.check({field: getattr(body, field) for field in self._refusals})
-
-
-class UnknownFields:
-    """The fields that a struct lacks, and those that the structs of its fields lack."""
-
-    def __init__(self, kind: type[msgspec.Struct]) -> None:
-        self._fields = _fields_of(inspect.type_info(kind)) or {}
-
-    def check(self, raw: bytes) -> None:
-        """Checks the names in a body. Raises InvalidInput for one that says that it changes the answer.
-
-        What is null or empty asks for nothing.
-        """
-        _check_names(raw, self._fields, "")
+def _refusals_of(kind: type[msgspec.Struct]) -> dict[str, Refusal]:
+    """The refused fields of a struct."""
+    refusals: dict[str, Refusal] = {}
+    for field in msgspec.structs.fields(kind):
+        metas = [meta for meta in get_args(field.type) if isinstance(meta, msgspec.Meta)]
+        for refusal in [meta.extra[KEY] for meta in metas if meta.extra and KEY in meta.extra]:
+            refusals[field.encode_name] = refusal
+    return refusals
 
 
 def _fields_of(type_: inspect.Type) -> dict[str, Any] | None:
@@ -208,7 +183,10 @@ def _fields_of(type_: inspect.Type) -> dict[str, Any] | None:
 
 
 def _check_names(raw: bytes | msgspec.Raw, fields: Mapping[str, Any], outer: str) -> None:
-    """Raises InvalidInput for an unknown field of an object, or of one inside, that would change the answer."""
+    """Raises InvalidInput for an unknown field, of an object or of one inside, whose name says that it changes answers.
+
+    What is null or empty asks for nothing.
+    """
     for name, member in MEMBERS.decode(raw).items():
         value = memoryview(member)
         if fields.get(name) and value[0] == ord("{"):
@@ -262,7 +240,7 @@ class Body(Generic[T]):
 
     `null` means that a field is absent, and a whole number is an integer however it is written; see `LenientFields`.
     Fields that the original API has and this one cannot honour are refused by name, and so are unknown ones that would
-    change the answer; see `UnknownFields`.
+    change the answer; see `_check_names`.
     """
 
     def __init__(self, kind: type[T], *, whole: bool = True) -> None:
@@ -270,8 +248,8 @@ class Body(Generic[T]):
         self.kind = kind
         self._decoder = msgspec.json.Decoder(kind)
         self._lenient = LenientFields(kind)
-        self._refusals = RefusedFields(kind)
-        self._unknown = UnknownFields(kind) if whole else None
+        self._refusals = _refusals_of(kind)
+        self._fields = (_fields_of(inspect.type_info(kind)) or {}) if whole else None
 
     def read(self, raw: bytes) -> T:
         """Reads a body. Raises InvalidInput, with the place in the body as its field, and LimitExceeded."""
@@ -291,16 +269,22 @@ class Body(Generic[T]):
         """Reads the body strictly, and where that fails, once more leniently."""
         try:
             body = self._decoder.decode(raw)
-            self._refusals.check_struct(body)
+            self._check_refused({field: getattr(body, field) for field in self._refusals})
         except msgspec.ValidationError as error:
             if not MENDABLE.search(str(error)):
                 raise
             content = self._lenient.content(raw)
-            self._refusals.check(content)  # a refusal says more than the missing field that it explains
+            self._check_refused(content)  # a refusal says more than the missing field that it explains
             body = msgspec.convert(content, self.kind)
-        if self._unknown is not None:
-            self._unknown.check(raw)
+        if self._fields is not None:
+            _check_names(raw, self._fields, "")
         return body
+
+    def _check_refused(self, values: Mapping[str, Any]) -> None:
+        """Checks the values of fields, of which some may be absent. Raises InvalidInput, naming the field."""
+        for field, refusal in self._refusals.items():
+            if values.get(field) not in refusal.harmless:
+                raise InvalidInput(f"{field} is refused: {refusal.why}", field=field)
 
     def _invalid_input(self, message: str) -> InvalidInput:
         """An error with msgspec's message, or a clearer one where that does not name the field or its choices."""

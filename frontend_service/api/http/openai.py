@@ -15,33 +15,39 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 import numpy as np
 
-from frontend_service.api.field_names import FieldNames, fields_as
-from frontend_service.api.http.errors import OPENAI
+from frontend_service.api.http.error_replies import OPENAI
 from frontend_service.api.http.fields import LARGEST, Body, Count, Id, inputs_of, of_one_kind, refusing
-from frontend_service.api.http.replies import (
+from frontend_service.api.http.routes import (
     FLOAT_WEIGHT,
     Encoding,
     Floats,
+    Fragments,
+    HttpCall,
     HttpReply,
     OutputDtype,
-    Parts,
+    Route,
     now,
     rows_of,
     split,
     to_json,
     with_list,
 )
-from frontend_service.api.http.route import HttpCall, Route
-from frontend_service.api.http.vllm_fields import NO_IMAGES, TRUNCATE, PoolingRequest, VectorRequest, agreed
-from frontend_service.domain.requests import EmbedRequest, PromptChoice, SpanPooling, Truncation
+from frontend_service.api.http.vllm_fields import (
+    INPUT_TYPES,
+    NO_IMAGES,
+    TRUNCATE,
+    PoolingRequest,
+    VectorRequest,
+    agreed,
+)
+from frontend_service.domain.requests import EmbedRequest, FieldNames, PromptChoice, SpanPooling, Truncation
 from frontend_service.services.pipeline import Answer
 from shared.card import ModelCard
 from shared.errors import InvalidInput
 from shared.vectors import InputType, OutputKind, TruncationSide
 
-SIDES = {"query": InputType.QUERY, "passage": InputType.DOCUMENT, "document": InputType.DOCUMENT}
-"""Input types by the last word of Jina's `task`, which chooses no adapter here."""
-CUTS: dict[Any, tuple[bool, TruncationSide | None]] = {
+CUTS: dict[Any, tuple[bool | None, TruncationSide | None]] = {
+    None: (None, None),
     True: (True, None),
     False: (False, None),
     "NONE": (False, None),
@@ -122,7 +128,7 @@ class HostedRequest(VectorRequest, kw_only=True):
         choice = super().choice
         if self.task is None:
             return choice
-        input_type = SIDES.get(re.split("[._]", self.task)[-1], InputType.UNSPECIFIED)
+        input_type = INPUT_TYPES.get(re.split("[._]", self.task)[-1], InputType.UNSPECIFIED)
         if self.input_type is not None and input_type is not choice.input_type:
             raise InvalidInput("input_type and task disagree about what the texts are", field="task")
         return replace(choice, input_type=input_type, task=self.task)
@@ -238,7 +244,9 @@ def usage(tokens: int) -> dict[str, int]:
     return {"prompt_tokens": tokens, "total_tokens": tokens}
 
 
-def list_reply(body: PoolingRequest, request_id: str, prefix: str, answer: Answer, data: Sequence[Parts]) -> HttpReply:
+def list_reply(
+    body: PoolingRequest, request_id: str, prefix: str, answer: Answer, data: Sequence[Fragments]
+) -> HttpReply:
     """A reply with a list of data, as all of OpenAI's are. Its id is that of the body, or else that of the call."""
     fields = {
         "id": f"{prefix}-{body.request_id or request_id}",
@@ -284,9 +292,7 @@ EMBEDDINGS, MULTI_VECTOR = Body(EmbeddingsBody), Body(MultiVectorBody)
 async def embeddings(call: HttpCall) -> HttpReply:
     """Answers POST /v1/embeddings: a vector of each input, each chunk or each span."""
     body = await call.read(EMBEDDINGS)
-    with fields_as(lambda: body.names):
-        request = await call.convert(embeddings_request, body)
-        answer = await call.frontend.embedding.embed(request, call.terms)
+    answer = await call.ask(call.frontend.embedding.embed, embeddings_request, body, lambda: body.names)
     write = partial(embeddings_reply, body, call.caller.request_id, answer)
     return await call.reply(answer, FLOAT_WEIGHT * answer.size, write)
 
@@ -294,10 +300,8 @@ async def embeddings(call: HttpCall) -> HttpReply:
 async def multi_vector(call: HttpCall) -> HttpReply:
     """Answers POST /v1/multi-vector: a vector of each token."""
     body = await call.read(MULTI_VECTOR)
-    with fields_as(lambda: body.names):
-        read = partial(embed_request, output=OutputKind.MULTI_VECTOR, token_ids=body.return_token_ids)
-        request = await call.convert(read, body)
-        answer = await call.frontend.embedding.embed(request, call.terms)
+    read = partial(embed_request, output=OutputKind.MULTI_VECTOR, token_ids=body.return_token_ids)
+    answer = await call.ask(call.frontend.embedding.embed, read, body, lambda: body.names)
     write = partial(multi_vector_reply, body, call.caller.request_id, answer)
     return await call.reply(answer, FLOAT_WEIGHT * answer.size, write)
 
@@ -335,7 +339,7 @@ async def list_models(call: HttpCall) -> HttpReply:
 
 async def get_model(call: HttpCall) -> HttpReply:
     """Answers GET /v1/models/NAME."""
-    return HttpReply(body=to_json(model_entry(call.frontend.models.get(call.rest).card, call.rest)))
+    return HttpReply(body=to_json(model_entry(call.frontend.models.get(call.path_end).card, call.path_end)))
 
 
 ROUTES = (

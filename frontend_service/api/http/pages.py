@@ -13,17 +13,12 @@ from typing import Any
 
 import msgspec
 
-from frontend_service.api.http import cohere, nim, openai, tei, vllm
-from frontend_service.api.http.app import ALL_HOSTS, App, Hosts, ObserveCall
-from frontend_service.api.http.errors import TEI
-from frontend_service.api.http.port import HttpServer
-from frontend_service.api.http.replies import HTML, JSON, HttpReply, to_json
-from frontend_service.api.http.route import Endpoint, HttpCall, Route
-from frontend_service.frontend import Frontend
+from frontend_service.api.http import cohere, openai, tei, vllm
+from frontend_service.api.http.error_replies import TEI, statuses_of
+from frontend_service.api.http.routes import HTML, JSON, Endpoint, HttpCall, HttpReply, Route, to_json
 from shared.errors import WorkerUnavailable
-from shared.security import Fresh, Identity
 
-DIALECTS = (openai, cohere, vllm, nim, tei)
+DIALECTS = (openai, cohere, vllm, tei)
 PLAYGROUND = "frontend_service.api.http.playground"
 """The package of the playground's files, which load nothing from other hosts."""
 FIRST_PAGE = "index.html"
@@ -38,31 +33,6 @@ PAGE_HEADERS = (
     ("cache-control", "no-cache"),  # so that after an update no old file is mixed with new ones
     ("referrer-policy", "no-referrer"),
 )
-
-
-def http_server(
-    frontend: Frontend,
-    *,
-    keys: bool,
-    metrics: Callable[[], tuple[bytes, str]],
-    observe_call: ObserveCall | None = None,
-    tls: Fresh[Identity] | None = None,
-    drain_seconds: float,
-    hosts: Hosts = ALL_HOSTS,
-    origins: Iterable[str] = (),
-) -> HttpServer:
-    """Builds the server, which is not started yet.
-
-    `keys`: whether callers need an API key; `metrics`: returns the page for Prometheus and its content type; `hosts`:
-    hosts that requests may be for; `origins`: web pages of other sites that may call the API.
-    """
-
-    def is_draining() -> bool:
-        return server.draining
-
-    routes = all_routes(keys=keys, is_draining=is_draining, metrics=metrics)
-    server = HttpServer(App(frontend, routes, observe_call, hosts=hosts, origins=origins), tls, drain_seconds)
-    return server
 
 
 def all_routes(*, keys: bool, is_draining: Callable[[], bool], metrics: Callable[[], tuple[bytes, str]]) -> list[Route]:
@@ -142,7 +112,7 @@ def openapi(routes: Iterable[Route], *, keys: bool) -> dict[str, Any]:
     schemas = dict(zip(structs, bodies, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        path = f"{route.path}{{model}}" if route.has_rest else route.path
+        path = f"{route.path}{{model}}" if route.is_prefix else route.path
         paths.setdefault(path, {})[route.method.lower()] = _operation(
             route, [schemas[struct] for struct in _bodies(route)], keys=keys
         )
@@ -207,7 +177,7 @@ def _operation(route: Route, schemas: list[Any], *, keys: bool) -> dict[str, Any
             },
             **{
                 str(status): {"description": meaning, "content": {JSON: {"schema": error}}}
-                for status, meaning in route.dialect.statuses.items()
+                for status, meaning in statuses_of(route.dialect).items()
                 if status not in impossible
             },
         },
@@ -215,7 +185,7 @@ def _operation(route: Route, schemas: list[Any], *, keys: bool) -> dict[str, Any
     if schemas:
         schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
         operation["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}
-    elif route.has_rest:
+    elif route.is_prefix:
         operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
     if route.is_open and keys:
         operation["security"] = []

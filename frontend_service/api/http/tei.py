@@ -3,20 +3,18 @@
 Source: its OpenAPI, huggingface.github.io/text-embeddings-inference. What differs is told in docs/tei.md.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from frontend_service.api.field_names import FieldNames, fields_as
 from frontend_service.api.http import cohere, vllm
 from frontend_service.api.http.cohere import CohereRerankBody
-from frontend_service.api.http.errors import OPENAI, TEI
+from frontend_service.api.http.error_replies import OPENAI, TEI
 from frontend_service.api.http.fields import FILLED, Body, Id, Texts, inputs_of, texts_of
-from frontend_service.api.http.replies import FLOAT_WEIGHT, HttpReply, to_json
-from frontend_service.api.http.route import HttpCall, Route
+from frontend_service.api.http.routes import FLOAT_WEIGHT, HttpCall, HttpReply, Route, to_json
 from frontend_service.api.http.tei_bodies import (
     INPUTS,
     RERANK_NAMES,
@@ -48,6 +46,7 @@ from frontend_service.domain.requests import (
     ClassifyRequest,
     DetokenizeRequest,
     EmbedRequest,
+    FieldNames,
     PromptChoice,
     RerankRequest,
     TokenizeRequest,
@@ -55,9 +54,12 @@ from frontend_service.domain.requests import (
 from frontend_service.frontend import Frontend
 from frontend_service.services.models import ShownTexts
 from frontend_service.services.pipeline import Answer
+from shared.caller import RequestTerms
 from shared.errors import InvalidInput, UnknownModel
 from shared.vectors import OutputKind, Task
 
+A = TypeVar("A")
+B = TypeVar("B", bound=msgspec.Struct)
 R = TypeVar("R", EmbedRequest, ClassifyRequest, RerankRequest, TokenizeRequest, DetokenizeRequest)
 DECODE_NAMES: FieldNames = {"tokenized": "ids"}
 
@@ -90,15 +92,27 @@ def token_lists(shown: ShownTexts, inputs: tuple[str, ...], *, special: bool) ->
 
 
 def resolved(frontend: Frontend, request: R) -> R:
-    """The request without a model's name where only one is served: the original serves one and reads no name.
-
-    Raises WorkerUnavailable.
-    """
+    """The request without a model's name where only one is served. Raises WorkerUnavailable."""
     try:
         frontend.models.get("")
     except UnknownModel:
         return request
     return replace(request, model="")
+
+
+async def _ask(
+    call: HttpCall,
+    serve: Callable[[R, RequestTerms], Awaitable[A]],
+    read: Callable[[B], R],
+    body: B,
+    names: Callable[[], FieldNames],
+) -> A:
+    """Has a service answer; a single model whatever the body calls it, as the original serves one and reads no name."""
+
+    def serve_only(request: R, terms: RequestTerms) -> Awaitable[A]:
+        return serve(resolved(call.frontend, request), terms)
+
+    return await call.ask(serve_only, read, body, names)
 
 
 TOKENIZE, DECODE = Body(TokenizeBody), Body(DecodeBody)
@@ -119,12 +133,12 @@ async def tokenize(call: HttpCall) -> HttpReply:
     if not root.has_inputs and (root.prompt is not None or root.messages is not None):
         return await vllm.tokenize(call)
     body = await call.read(TOKENIZE)
-    request = resolved(frontend, await call.convert(tokenize_request, body))
-    with fields_as(lambda: INPUTS):
-        shown = await frontend.models.tokenize(request)
+    shown = await _ask(
+        call, lambda request, _: frontend.models.tokenize(request), tokenize_request, body, lambda: INPUTS
+    )
 
     def write(shown: ShownTexts) -> HttpReply:
-        return HttpReply(body=to_json(token_lists(shown, request.texts, special=body.add_special_tokens)))
+        return HttpReply(body=to_json(token_lists(shown, texts_of(body.inputs), special=body.add_special_tokens)))
 
     return await frontend.pipeline.offload(FLOAT_WEIGHT * shown.size, write, shown)
 
@@ -142,10 +156,10 @@ def decode_request(body: DecodeBody) -> DetokenizeRequest:
 
 async def decode(call: HttpCall) -> HttpReply:
     """Answers POST /decode."""
-    frontend = call.frontend
-    request = resolved(frontend, await call.convert(decode_request, await call.read(DECODE)))
-    with fields_as(lambda: DECODE_NAMES):
-        detokenized = await frontend.models.detokenize(request)
+    frontend, body = call.frontend, await call.read(DECODE)
+    detokenized = await _ask(
+        call, lambda request, _: frontend.models.detokenize(request), decode_request, body, lambda: DECODE_NAMES
+    )
     return await frontend.pipeline.offload(
         detokenized.size, lambda texts: HttpReply(body=to_json(texts)), detokenized.texts
     )
@@ -178,20 +192,6 @@ EMBED, EMBED_ALL, SIMILARITY = Body(EmbedBody), Body(EmbedAllBody), Body(Similar
 PREDICT, RERANK = Body(PredictBody), Body(RerankBody)
 
 
-async def _embed(
-    call: HttpCall,
-    body: EmbedBody | EmbedAllBody,
-    output: OutputKind,
-    write: Callable[[Answer], HttpReply],
-    weight: int = FLOAT_WEIGHT,
-) -> HttpReply:
-    """One output of an embedding model."""
-    with fields_as(lambda: embed_names(body)):
-        request = resolved(call.frontend, await call.convert(partial(embed_request, output=output), body))
-        answer = await call.frontend.embedding.embed(request, call.terms)
-    return await call.reply(answer, weight * answer.size, partial(write, answer))
-
-
 async def embed(call: HttpCall) -> HttpReply:
     """Answers POST /embed."""
     body = await call.read(EMBED)
@@ -210,21 +210,32 @@ async def embed_sparse(call: HttpCall) -> HttpReply:
     return await _embed(call, body, OutputKind.SPARSE, sparse_reply, SPARSE_WEIGHT)
 
 
+async def _embed(
+    call: HttpCall,
+    body: EmbedBody | EmbedAllBody,
+    output: OutputKind,
+    write: Callable[[Answer], HttpReply],
+    weight: int = FLOAT_WEIGHT,
+) -> HttpReply:
+    """One output of an embedding model. A byte of it takes `weight` times longer to write than to copy."""
+    read = partial(embed_request, output=output)
+    answer = await _ask(call, call.frontend.embedding.embed, read, body, lambda: embed_names(body))
+    return await call.reply(answer, weight * answer.size, partial(write, answer))
+
+
 async def similarity(call: HttpCall) -> HttpReply:
     """Answers POST /similarity."""
     body = await call.read(SIMILARITY)
-    with fields_as(lambda: similarity_names(body)):
-        request = resolved(call.frontend, await call.convert(similarity_request, body))
-        answer = await call.frontend.embedding.embed(request, call.terms)
+    serve = call.frontend.embedding.embed
+    answer = await _ask(call, serve, similarity_request, body, lambda: similarity_names(body))
     return await call.reply(answer, answer.size, partial(similarity_reply, answer))
 
 
 async def predict(call: HttpCall) -> HttpReply:
     """Answers POST /predict."""
     body = await call.read(PREDICT)
-    with fields_as(lambda: predict_names(body)):
-        request = resolved(call.frontend, await call.convert(predict_request, body))
-        classified = await call.frontend.classification.texts(request, call.terms)
+    serve = call.frontend.classification.texts
+    classified = await _ask(call, serve, predict_request, body, lambda: predict_names(body))
     answer = classified.answer
     return await call.reply(answer, FLOAT_WEIGHT * answer.size, partial(predict_reply, body, classified))
 
@@ -235,9 +246,7 @@ async def rerank(version: str, call: HttpCall) -> HttpReply:
     if root.documents is not None and root.texts is None:
         return await cohere.rerank(version, call)
     body = await call.read(RERANK)
-    with fields_as(lambda: RERANK_NAMES):
-        request = resolved(call.frontend, await call.convert(rerank_request, body))
-        reranked = await call.frontend.ranking.rerank(request, call.terms)
+    reranked = await _ask(call, call.frontend.ranking.rerank, rerank_request, body, lambda: RERANK_NAMES)
     return await call.reply(reranked.answer, reranked.size, partial(rerank_reply, body, reranked))
 
 
@@ -262,7 +271,9 @@ async def info(call: HttpCall) -> HttpReply:
     """Answers GET /info."""
     frontend = call.frontend
     requests = frontend.calls.admission.bounds.requests
-    return HttpReply(body=to_json(info_reply(frontend.models.get(""), requests, frontend.thread_count)))
+    return HttpReply(
+        body=to_json(info_reply(frontend.models.get(""), frontend.limits, requests, frontend.thread_count))
+    )
 
 
 VECTOR, RANKS = [[0.1, -0.2]], [{"index": 1, "score": 0.97}, {"index": 0, "score": 0.02}]

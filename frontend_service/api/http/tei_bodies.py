@@ -6,32 +6,31 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 
-from frontend_service.api.field_names import FieldNames
 from frontend_service.api.http.fields import FILLED, Bound, Count, FilledInputs, Top, inputs_of
-from frontend_service.api.http.replies import HttpReply, each_to_json, rows_of, split, to_json
-from frontend_service.api.http.vllm_fields import input_type_of
+from frontend_service.api.http.routes import HttpReply, entries_to_json, rows_of, split, to_json
+from frontend_service.api.http.vllm_fields import TRUNCATION_SIDES, input_type_of
 from frontend_service.api.tei_v1.messages import info_response_to_pb
+from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import (
     ClassifyRequest,
     EmbedRequest,
+    FieldNames,
     PromptChoice,
     RerankRequest,
     ScoreNormalization,
     Truncation,
 )
 from frontend_service.services.classify import Classified
-from frontend_service.services.models import ModelDescription
-from frontend_service.services.pipeline import Answer
+from frontend_service.services.pipeline import Answer, ServedModel
 from frontend_service.services.rank import Reranked
 from shared.card import ModelCard
 from shared.errors import InvalidInput
-from shared.vectors import OutputKind, ScoringMethod, Task, TruncationSide
+from shared.vectors import OutputKind, ScoringMethod, Task
 
 OPTIONS: FieldNames = {"truncation_side": "truncation_direction"}
 """Our names of options in errors, on all paths."""
 INPUTS: FieldNames = {**OPTIONS, "texts": "inputs", "tokenized": "inputs"}
 """Our names in errors, on paths where texts are `inputs`."""
-TRUNCATION_SIDES = {"left": TruncationSide.LEFT, "right": TruncationSide.RIGHT}
 
 
 class TruncatableBody(msgspec.Struct, kw_only=True):
@@ -132,11 +131,11 @@ def _check_not_empty(texts: tuple[str, ...]) -> None:
 
 
 def dense_reply(answer: Answer) -> HttpReply:
-    return counted_reply(answer, each_to_json(rows_of(answer.result.dense)))
+    return counted_reply(answer, entries_to_json(rows_of(answer.result.dense)))
 
 
 def all_reply(answer: Answer) -> HttpReply:
-    return counted_reply(answer, each_to_json(split(rows_of(answer.result.tokens), answer.result.row_lengths)))
+    return counted_reply(answer, entries_to_json(split(rows_of(answer.result.tokens), answer.result.row_lengths)))
 
 
 def sparse_reply(answer: Answer) -> HttpReply:
@@ -149,7 +148,7 @@ def sparse_reply(answer: Answer) -> HttpReply:
         [{"index": index, "value": value} for index, value in zip(indices[start:stop], values[start:stop], strict=True)]
         for start, stop in bounds
     )
-    return counted_reply(answer, each_to_json(vectors))
+    return counted_reply(answer, entries_to_json(vectors))
 
 
 def similarity_names(body: SimilarityBody) -> FieldNames:
@@ -184,9 +183,9 @@ def similarity_reply(answer: Answer) -> HttpReply:
     return counted_reply(answer, rows[1:] @ rows[0])
 
 
-def info_reply(description: ModelDescription, requests: int, threads: int) -> dict[str, Any]:
+def info_reply(model: ServedModel, limits: Limits, requests: int, threads: int) -> dict[str, Any]:
     """The model that is served and its limits. `requests`: most at once; `threads`: how many tokenise."""
-    card, grpc_info = description.card, info_response_to_pb(description, requests, threads)
+    card, grpc_info = model.card, info_response_to_pb(model, limits, requests, threads)
     return {
         "model_id": card.id,
         "model_sha": None,
@@ -197,7 +196,7 @@ def info_reply(description: ModelDescription, requests: int, threads: int) -> di
         "max_batch_tokens": grpc_info.max_batch_tokens,
         "max_batch_requests": None,
         "max_client_batch_size": grpc_info.max_client_batch_size,
-        "auto_truncate": description.limits.auto_truncate,
+        "auto_truncate": limits.auto_truncate,
         "tokenization_workers": threads,
         "version": grpc_info.version,
         "sha": None,

@@ -9,12 +9,19 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 import numpy as np
 
-from frontend_service.api.field_names import FieldNames, fields_as
-from frontend_service.api.http.errors import OPENAI
+from frontend_service.api.http.error_replies import OPENAI
 from frontend_service.api.http.fields import FILLED, Body, Id, Texts, inputs_of, refusing, texts_of
 from frontend_service.api.http.openai import embed_request, list_reply, vector_list_reply
-from frontend_service.api.http.replies import FLOAT_WEIGHT, HttpReply, each_in_parts, rows_of, split, to_json
-from frontend_service.api.http.route import HttpCall, Route
+from frontend_service.api.http.routes import (
+    FLOAT_WEIGHT,
+    HttpCall,
+    HttpReply,
+    Route,
+    entries_in_fragments,
+    rows_of,
+    split,
+    to_json,
+)
 from frontend_service.api.http.vllm_fields import (
     MODEL,
     Activated,
@@ -27,6 +34,7 @@ from frontend_service.domain.requests import (
     ClassifyRequest,
     ClassifyTokensRequest,
     DetokenizeRequest,
+    FieldNames,
     PromptChoice,
     ScoreNormalization,
     ScoreRequest,
@@ -118,27 +126,24 @@ async def pooling(call: HttpCall) -> HttpReply:
     """Answers POST /pooling: what its task asks for, or the main task of its model."""
     body = await call.read(POOLING)
     frontend, request_id = call.frontend, call.caller.request_id
-    with fields_as(lambda: body.names):
-        task = body.task or task_of(frontend.models.get(body.model).card)
-        if task in OUTPUTS:
-            embed = await call.convert(partial(embed_request, output=OUTPUTS[task]), body)
-            answer = await frontend.embedding.embed(embed, call.terms)
-            return await call.reply(
-                answer, FLOAT_WEIGHT * answer.size, partial(vectors_reply, body, request_id, answer)
-            )
-        if task == "classify":
-            classified = await frontend.classification.texts(await call.convert(labels_request, body), call.terms)
-        else:
-            token_request = await call.convert(token_labels_request, body)
-            classified = await frontend.classification.tokens(token_request, call.terms)
+    task = body.task or task_of(frontend.models.get(body.model).card)
+    if task in OUTPUTS:
+        read = partial(embed_request, output=OUTPUTS[task])
+        answer = await call.ask(frontend.embedding.embed, read, body, lambda: body.names)
+        return await call.reply(answer, FLOAT_WEIGHT * answer.size, partial(vectors_reply, body, request_id, answer))
+    classified: Classified
+    if task == "classify":
+        classified = await call.ask(frontend.classification.texts, labels_request, body, lambda: body.names)
+    else:
+        classified = await call.ask(frontend.classification.tokens, token_labels_request, body, lambda: body.names)
     answer = classified.answer
     return await call.reply(answer, FLOAT_WEIGHT * answer.size, partial(labels_reply, body, request_id, classified))
 
 
 TokenLimit = Annotated[int, msgspec.Meta(ge=0, description="Longer texts are cut to so many tokens; 0: no limit.")]
-PAIRS = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
-"""FieldNames of the two sides of a comparison, in the order in which vLLM looks for them."""
-SIDES = tuple(dict.fromkeys(name for pair in PAIRS for name in pair))
+SIDES = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
+"""Names of the two sides of a comparison, in the order in which vLLM looks for them."""
+SIDE_NAMES = tuple(dict.fromkeys(name for sides in SIDES for name in sides))
 
 
 class ScoringRequest(PoolingRequest, kw_only=True):
@@ -186,38 +191,36 @@ class ScoreBody(ScoringRequest, kw_only=True):
     data_2: Texts | None = None
 
     @property
-    def pair(self) -> tuple[str, str]:
-        """FieldNames of the two sides. Raises InvalidInput unless the body has exactly one pair."""
+    def sides(self) -> tuple[str, str]:
+        """Names of the two sides. Raises InvalidInput unless the body has exactly these of one comparison."""
         sent = self._sent
-        pair = max(PAIRS, key=lambda pair: len(sent & set(pair))) if sent else PAIRS[-1]
-        missing, odd = (
-            [name for name in pair if name not in sent],
-            [name for name in SIDES if name in sent - set(pair)],
-        )
+        sides = max(SIDES, key=lambda sides: len(sent & set(sides))) if sent else SIDES[-1]
+        missing = [name for name in sides if name not in sent]
+        odd = [name for name in SIDE_NAMES if name in sent - set(sides)]
         if odd:
-            beside = " and ".join(name for name in pair if name in sent)
+            beside = " and ".join(name for name in sides if name in sent)
             raise InvalidInput(f"{odd[0]} and {beside} are given, and are no pair", field=odd[0])
         if missing:
             raise InvalidInput(f"{missing[0]} is missing", field=missing[0])
-        return pair
+        return sides
 
     @property
     def names(self) -> FieldNames:
-        """Our names in errors as this body has them: those of its pair, without a number for a side of one text."""
-        pair = next((pair for pair in PAIRS if self._sent == set(pair)), PAIRS[0])
-        sides = dict(zip(("queries", "documents"), pair, strict=True))
-        alone = {f"{ours}[]": name for ours, name in sides.items() if isinstance(getattr(self, name), str)}
-        return {**MODEL, **sides, **alone}
+        """Our names in errors as this body has them: those of its sides, without a number for a side of one text."""
+        sides = next((sides for sides in SIDES if self._sent == set(sides)), SIDES[0])
+        names = dict(zip(("queries", "documents"), sides, strict=True))
+        alone = {f"{field}[]": name for field, name in names.items() if isinstance(getattr(self, name), str)}
+        return {**MODEL, **names, **alone}
 
     @property
     def _sent(self) -> set[str]:
-        """FieldNames of the sides that the body has."""
-        return {name for name in SIDES if getattr(self, name) is not None}
+        """Names of the sides that the body has."""
+        return {name for name in SIDE_NAMES if getattr(self, name) is not None}
 
 
 def score_request(body: ScoreBody) -> ScoreRequest:
     """The request for scores of one text with many, or of pairs. Raises InvalidInput."""
-    first, second = (texts_of(getattr(body, name)) for name in body.pair)
+    first, second = (texts_of(getattr(body, name)) for name in body.sides)
     return ScoreRequest(
         model=body.model,
         queries=first,
@@ -234,7 +237,7 @@ def score_request(body: ScoreBody) -> ScoreRequest:
 def score_reply(body: ScoreBody, request_id: str, answer: Answer) -> HttpReply:
     scores = np.frombuffer(answer.result.scores, dtype="<f4").tolist()
     data = [{"object": "score", "index": index, "score": score} for index, score in enumerate(scores)]
-    return list_reply(body, request_id, "score", answer, each_in_parts(data))
+    return list_reply(body, request_id, "score", answer, entries_in_fragments(data))
 
 
 SCORE = Body(ScoreBody)
@@ -243,9 +246,7 @@ SCORE = Body(ScoreBody)
 async def score(call: HttpCall) -> HttpReply:
     """Answers POST /score."""
     body = await call.read(SCORE)
-    with fields_as(lambda: body.names):
-        request = await call.convert(score_request, body)
-        answer = await call.frontend.ranking.score(request, call.terms)
+    answer = await call.ask(call.frontend.ranking.score, score_request, body, lambda: body.names)
     return await call.reply(answer, answer.size, partial(score_reply, body, call.caller.request_id, answer))
 
 
@@ -284,7 +285,7 @@ def classify_reply(body: ClassifyBody, request_id: str, classified: Classified) 
         }
         for index, (row, best) in enumerate(zip(label_scores(classified), classified.best_first[:, 0], strict=True))
     ]
-    return list_reply(body, request_id, "classify", classified.answer, each_in_parts(data))
+    return list_reply(body, request_id, "classify", classified.answer, entries_in_fragments(data))
 
 
 CLASSIFY = Body(ClassifyBody)
@@ -293,9 +294,7 @@ CLASSIFY = Body(ClassifyBody)
 async def classify(call: HttpCall) -> HttpReply:
     """Answers POST /classify."""
     body = await call.read(CLASSIFY)
-    with fields_as(lambda: body.names):
-        request = await call.convert(classify_request, body)
-        classified = await call.frontend.classification.texts(request, call.terms)
+    classified = await call.ask(call.frontend.classification.texts, classify_request, body, lambda: body.names)
     write = partial(classify_reply, body, call.caller.request_id, classified)
     return await call.reply(classified.answer, FLOAT_WEIGHT * classified.answer.size, write)
 
@@ -309,6 +308,12 @@ class TokenizePromptBody(msgspec.Struct, kw_only=True):
     input_type: str | None = None
     model: str = ""
     messages: Annotated[Any, refusing("no chat template is applied here; send the text as prompt")] = None
+
+
+def tokenize_request(body: TokenizePromptBody) -> TokenizeRequest:
+    """The request for the tokens of a text as it is, without the model's prompt. Raises InvalidInput."""
+    choice = PromptChoice(literal="", input_type=input_type_of(body.input_type))
+    return TokenizeRequest(model=body.model, texts=(body.prompt,), prompt=choice, cut=Truncation(limited=False))
 
 
 def tokenize_reply(body: TokenizePromptBody, shown: ShownTexts, max_tokens: int) -> HttpReply:
@@ -332,15 +337,12 @@ TOKENIZE = Body(TokenizePromptBody)
 
 
 async def tokenize(call: HttpCall) -> HttpReply:
-    """Answers POST /tokenize with `prompt`. The text is read as it is, without the model's prompt."""
-    body, frontend = await call.read(TOKENIZE), call.frontend
-    choice = PromptChoice(literal="", input_type=input_type_of(body.input_type))
-    max_tokens = frontend.models.get(body.model).card.max_tokens
-    request = TokenizeRequest(model=body.model, texts=(body.prompt,), prompt=choice, cut=Truncation(limited=False))
-    with fields_as(lambda: PROMPT):
-        shown = await frontend.models.tokenize(request)
+    """Answers POST /tokenize with `prompt`."""
+    body, models = await call.read(TOKENIZE), call.frontend.models
+    max_tokens = models.get(body.model).card.max_tokens
+    shown = await call.ask(lambda request, _: models.tokenize(request), tokenize_request, body, lambda: PROMPT)
     write = partial(tokenize_reply, body, max_tokens=max_tokens)
-    return await frontend.pipeline.offload(FLOAT_WEIGHT * shown.size, write, shown)
+    return await call.frontend.pipeline.offload(FLOAT_WEIGHT * shown.size, write, shown)
 
 
 class DetokenizeBody(msgspec.Struct, kw_only=True):
@@ -364,9 +366,10 @@ def detokenize_request(body: DetokenizeBody) -> DetokenizeRequest:
 
 async def detokenize(call: HttpCall) -> HttpReply:
     """Answers POST /detokenize. Special tokens are written too, as vLLM does."""
-    request = await call.convert(detokenize_request, await call.read(DETOKENIZE))
-    with fields_as(lambda: TOKENS):
-        detokenized = await call.frontend.models.detokenize(request)
+    body, models = await call.read(DETOKENIZE), call.frontend.models
+    detokenized = await call.ask(
+        lambda request, _: models.detokenize(request), detokenize_request, body, lambda: TOKENS
+    )
     return await call.frontend.pipeline.offload(
         detokenized.size, lambda texts: HttpReply(body=to_json({"prompt": texts[0]})), detokenized.texts
     )

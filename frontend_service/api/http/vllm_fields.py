@@ -8,10 +8,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
-from frontend_service.api.field_names import FieldNames
 from frontend_service.api.http.fields import Count, Inputs, refusing
-from frontend_service.api.http.replies import EmbedDtype, Encoding, Format
-from frontend_service.domain.requests import PromptChoice, Truncation
+from frontend_service.api.http.routes import EmbedDtype, Encoding, Format
+from frontend_service.domain.requests import FieldNames, PromptChoice, Truncation
 from shared.errors import InvalidInput, clip
 from shared.vectors import InputType, TruncationSide
 

@@ -1,61 +1,29 @@
 """The services of selvage.v1 over gRPC: read the message, call the service, write the reply.
 
-`Interceptor` answers errors. EmbedStream has batches of one caller, each a call of its own to the service, with its own
-outcome.
+`Interceptor` answers errors. `embed_rpcs.py` has Embed.
 """
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 
 from frontend_service.api.selvage_v1 import codec
-from frontend_service.api.selvage_v1.codec import EmbedReply
-from frontend_service.api.streams import (
-    REQUEST_BYTES,
-    NotRead,
-    Replies,
-    RequestStream,
-    TwoWayStream,
-    begin_replies,
-)
+from frontend_service.api.selvage_v1.embed_rpcs import EmbeddingServicer, SelvageServicer
 from frontend_service.frontend import Frontend
-from frontend_service.services.pipeline import Answer
 from selvage.v1 import classification_pb2, model_pb2, ranking_pb2
 from selvage.v1.classification_pb2_grpc import (
     ClassificationServiceServicer,
     add_ClassificationServiceServicer_to_server,
 )
-from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest, EmbedStreamResponse
-from selvage.v1.embedding_pb2_grpc import EmbeddingServiceServicer, add_EmbeddingServiceServicer_to_server
+from selvage.v1.embedding_pb2_grpc import add_EmbeddingServiceServicer_to_server
 from selvage.v1.model_pb2_grpc import ModelServiceServicer, add_ModelServiceServicer_to_server
 from selvage.v1.ranking_pb2_grpc import RankingServiceServicer, add_RankingServiceServicer_to_server
-from shared.caller import Caller
-from shared.errors import DeadlineExceeded, Overloaded, ResultTooLarge, SelvageError
-from shared.server.admission import OpenStream
-from shared.server.interceptor import CALLER
-from shared.terms import Deadline, RequestTerms
 from shared.value_codec import card_to_pb
 
 Context = grpc.aio.ServicerContext[Any, Any]
-Q = TypeVar("Q")
-R = TypeVar(
-    "R",
-    EmbedReply,
-    ranking_pb2.RerankResponse,
-    ranking_pb2.ScoreResponse,
-    ranking_pb2.MaxSimResponse,
-    classification_pb2.ClassifyResponse,
-    classification_pb2.ClassifyTokensResponse,
-)
-"""Replies that have times."""
 LOCAL = ("/selvage.v1.ModelService/",)
 """Beginnings of the methods that need no worker."""
-TRIES = 16
-"""Most tries of a part that misses its deadline while other parts of its stream are answered: the part itself may be
-what takes so long."""
 
 
 def register(frontend: Frontend, server: grpc.aio.Server) -> None:
@@ -66,50 +34,7 @@ def register(frontend: Frontend, server: grpc.aio.Server) -> None:
     add_ModelServiceServicer_to_server(ModelServicer(frontend), server)
 
 
-class _SelvageServicer:
-    """What all methods have in common."""
-
-    def __init__(self, frontend: Frontend) -> None:
-        self._frontend, self._pipeline = frontend, frontend.pipeline
-
-    def _terms(self) -> RequestTerms:
-        """The terms on which the current call is served."""
-        return self._frontend.calls.terms(CALLER.get())
-
-    async def _read(self, read: Callable[[Any], Q], message: Any) -> Q:
-        """The request of the current call's message. Raises what `read` raises."""
-        return await self._pipeline.offload(self._frontend.calls.admission.message_size, read, message)
-
-    async def _reply(self, answer: Answer, size: int, write: Callable[[], R]) -> R:
-        """The reply, of about `size` bytes, with its times."""
-        reply, timing = await self._pipeline.reply(answer, size, write)
-        reply.timing.CopyFrom(codec.timing_to_pb(timing))
-        return reply
-
-
-class EmbeddingServicer(_SelvageServicer, EmbeddingServiceServicer):
-    """The service selvage.v1.EmbeddingService."""
-
-    async def Embed(self, message: EmbedRequest, context: Context) -> EmbedReply:
-        return await self.embed(message, self._frontend.calls.admission.message_size, CALLER.get())
-
-    async def embed(self, message: EmbedRequest, size: int, caller: Caller) -> EmbedReply:
-        """Answers a message of about `size` bytes."""
-        terms = self._frontend.calls.terms(caller)
-        read = partial(codec.embed_request_from_pb, limits=self._frontend.limits)
-        request = await self._pipeline.offload(size, read, message)
-        answer = await self._frontend.embedding.embed(request, terms)
-        return await self._reply(answer, answer.size, partial(codec.embed_response_to_pb, request, answer))
-
-    async def EmbedStream(self, messages: Any, context: Context) -> None:
-        """Answers every batch. `messages` are those of the interceptor."""
-        caller = CALLER.get()
-        with self._frontend.calls.stream(caller) as stream:
-            replies = await begin_replies(context)
-            await BatchStream(self._frontend, self.embed, caller, stream, replies).run(messages)
-
-
-class RankingServicer(_SelvageServicer, RankingServiceServicer):
+class RankingServicer(SelvageServicer, RankingServiceServicer):
     """The service selvage.v1.RankingService."""
 
     async def Rerank(self, message: ranking_pb2.RerankRequest, context: Context) -> ranking_pb2.RerankResponse:
@@ -128,7 +53,7 @@ class RankingServicer(_SelvageServicer, RankingServiceServicer):
         return await self._reply(answer, answer.size, partial(codec.max_sim_response_to_pb, request, answer))
 
 
-class ClassificationServicer(_SelvageServicer, ClassificationServiceServicer):
+class ClassificationServicer(SelvageServicer, ClassificationServiceServicer):
     """The service selvage.v1.ClassificationService."""
 
     async def Classify(
@@ -148,11 +73,11 @@ class ClassificationServicer(_SelvageServicer, ClassificationServiceServicer):
         return await self._reply(answer, answer.size, partial(codec.classify_tokens_response_to_pb, classified))
 
 
-class ModelServicer(_SelvageServicer, ModelServiceServicer):
+class ModelServicer(SelvageServicer, ModelServiceServicer):
     """The service selvage.v1.ModelService. Its replies have no times."""
 
     async def GetModel(self, message: model_pb2.GetModelRequest, context: Context) -> model_pb2.GetModelResponse:
-        return codec.get_model_response_to_pb(self._frontend.models.get(message.model))
+        return codec.get_model_response_to_pb(self._frontend.models.get(message.model), self._frontend.limits)
 
     async def ListModels(self, message: model_pb2.ListModelsRequest, context: Context) -> model_pb2.ListModelsResponse:
         return model_pb2.ListModelsResponse(cards=map(card_to_pb, self._frontend.models.cards()))
@@ -164,118 +89,3 @@ class ModelServicer(_SelvageServicer, ModelServiceServicer):
     async def Detokenize(self, message: model_pb2.DetokenizeRequest, context: Context) -> model_pb2.DetokenizeResponse:
         written = await self._frontend.models.detokenize(await self._read(codec.detokenize_request_from_pb, message))
         return await self._pipeline.offload(written.size, codec.detokenize_response_to_pb, written)
-
-
-Embed = Callable[[EmbedRequest, int, Caller], Awaitable[EmbedReply]]
-"""A function that answers a message of about so many bytes."""
-
-
-class BatchStream:
-    """Answers every batch of an EmbedStream: with its vectors, in several replies where they do not fit into one, or
-    with one error."""
-
-    def __init__(self, frontend: Frontend, embed: Embed, caller: Caller, stream: OpenStream, replies: Replies) -> None:
-        self._frontend, self._embed, self._caller = frontend, embed, caller
-        self._deadline = None if caller.remaining is None else Deadline.after(caller.remaining)
-        self._parts_done = 0
-        self._requests = TwoWayStream(frontend.calls.admission, stream, replies, self._answer_batch)
-
-    async def run(self, batches: RequestStream[EmbedStreamRequest]) -> None:
-        """Reads and answers all batches.
-
-        Raises SelvageError where a message is no batch, where the caller does not read, or where the stream is ended.
-        """
-        await self._requests.run(batches)
-
-    async def _answer_batch(self, batch: EmbedStreamRequest, size: int) -> None:
-        head, parts = EmbedStreamResponse(id=batch.id), [_BatchPart(0, batch.request, size)]
-        del batch  # a large batch is not held once it is computed
-        try:
-            with self._frontend.calls.admission.hold(size) as let_go:
-                while parts:
-                    await self._answer_last_part(parts, head, let_go)
-            return
-        except NotRead:
-            raise
-        except SelvageError as error:
-            head.more = False
-            head.error.CopyFrom(codec.stream_error_to_pb(error))
-            parts.clear()
-        # Outside of the except block: an error keeps the frames that it passed in memory, and the caller may take long
-        # to read this.
-        await self._requests.send(head.SerializeToString())
-
-    async def _answer_last_part(
-        self, parts: "list[_BatchPart]", head: EmbedStreamResponse, let_go: Callable[[int], None]
-    ) -> None:
-        """Answers the last of `parts`, or replaces it by its halves. `head` has all of a reply but the rows."""
-        part = parts.pop()
-        head.start, head.more = part.start, bool(parts)
-        reply = await self._compute(part, head)
-        if reply is None:
-            parts += await self._frontend.pipeline.offload(part.size, _BatchPart.halves, part)
-            return
-        let_go(part.size)
-        self._parts_done += 1
-        del part
-        await self._requests.send(reply)
-
-    async def _compute(self, part: "_BatchPart", head: EmbedStreamResponse) -> bytes | None:
-        """Returns the reply to a part, or None where it would be too large and the part can be halved: not where one
-        text alone is too large, which the error names by its place in the batch, since the whole batch was asked first.
-
-        A part that is refused while others of its stream take the room is tried again when one of them ends; a large
-        part is not, since it would wait in memory. A part is also tried again when it waited for others until the
-        default time of a call was over.
-        """
-        tries = 0
-        while True:
-            parts_done_before = self._parts_done
-            try:
-                return await self._call(part, head)
-            except ResultTooLarge as error:
-                if part.texts < 2 or error.field:
-                    raise
-                return None
-            except DeadlineExceeded:
-                tries += 1
-                waited_for_others = self._deadline is None and self._parts_done > parts_done_before
-                if not waited_for_others or tries == TRIES or part.size > REQUEST_BYTES:
-                    raise
-            except Overloaded:
-                if part.size > REQUEST_BYTES or not await self._requests.wait_for_another():
-                    raise
-
-    async def _call(self, part: "_BatchPart", head: EmbedStreamResponse) -> bytes:
-        """Computes a part as one call, which ends before the last reply is read: reading may take long."""
-        calls, caller = self._frontend.calls, self._caller
-        async with calls.admission.stream_requests:
-            if self._deadline is not None:
-                caller = replace(caller, remaining=self._deadline.remaining())
-            with calls.running(caller):
-                async with calls.timeout(caller):
-                    response = await self._embed(part.request, part.size, caller)
-                    return await self._frontend.pipeline.offload(calls.admission.reserved, response.serialize_in, head)
-
-
-@dataclass(slots=True)
-class _BatchPart:
-    """Consecutive texts of a batch, as a request of about `size` bytes. `start`: the place of the first text."""
-
-    start: int
-    request: EmbedRequest
-    size: int
-
-    @property
-    def texts(self) -> int:
-        """How many texts it has; the chunks of a document are one, since they are not computed apart."""
-        return 1 if self.request.late_chunking else max(len(self.request.texts), len(self.request.tokenized))
-
-    def halves(self) -> "list[_BatchPart]":
-        """Both halves, the last one first."""
-        (first_start, first), (last_start, last) = codec.halve_request(self.request)
-        half_size = self.size // 2
-        return [
-            _BatchPart(self.start + last_start, last, self.size - half_size),
-            _BatchPart(self.start + first_start, first, half_size),
-        ]

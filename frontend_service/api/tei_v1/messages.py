@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from frontend_service.api.packed import put_floats, put_pairs, put_rows
+from frontend_service.api.packed import put_floats, put_rows, put_weights
+from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import (
     ClassifyRequest,
     DetokenizeRequest,
@@ -18,8 +19,8 @@ from frontend_service.domain.requests import (
     Truncation,
 )
 from frontend_service.services.classify import Classified
-from frontend_service.services.models import Detokenized, ModelDescription, ShownTexts
-from frontend_service.services.pipeline import Answer, Timing
+from frontend_service.services.models import Detokenized, ShownTexts
+from frontend_service.services.pipeline import Answer, ServedModel, Timing
 from frontend_service.services.rank import Reranked
 from frontend_service.tokenizing.tokenizer import TokenizedText
 from shared.card import ModelCard
@@ -37,20 +38,13 @@ SINGLE, PAIR = 1, 2
 """Number of texts of a message of PredictPair."""
 SAME = ("query", "truncate", "truncation_direction")
 """Fields that must be equal in all messages of a RerankStream; other options are those of the first message."""
+MODEL_FIELDS = frozenset({"model", "method", "outputs", "outputs[0]"})
+"""Fields of an UnsupportedTask that mean a model of another kind."""
 UNLIMITED = Truncation(limited=False)
 """Texts to tokenize may be longer than the model takes."""
 
 
-class TruncatableMessage(Protocol):
-    """A request whose texts may be truncated."""
-
-    @property
-    def truncate(self) -> bool: ...
-    @property
-    def truncation_direction(self) -> Any: ...
-
-
-def truncation_from_pb(message: TruncatableMessage) -> Truncation:
+def truncation_from_pb(message: Any) -> Truncation:
     """The treatment of texts over the limit."""
     side = SIDES.get(message.truncation_direction)
     if side is None:
@@ -115,9 +109,9 @@ def _milliseconds(nanoseconds: int) -> str:
     return str(int(nanoseconds / NANOSECONDS * MILLISECONDS))
 
 
-def info_response_to_pb(description: ModelDescription, requests: int, threads: int) -> pb.InfoResponse:
+def info_response_to_pb(model: ServedModel, limits: Limits, requests: int, threads: int) -> pb.InfoResponse:
     """The model that is served and its limits. `requests`: most requests at once; `threads`: how many tokenise."""
-    card, limits = description.card, description.limits
+    card = model.card
     return pb.InfoResponse(
         version=_version(),
         model_id=card.id,
@@ -125,7 +119,7 @@ def info_response_to_pb(description: ModelDescription, requests: int, threads: i
         model_type=model_type(card),
         max_concurrent_requests=requests,
         max_input_length=card.max_tokens,
-        max_batch_tokens=min(limits.request_tokens, description.queued_tokens),
+        max_batch_tokens=min(limits.request_tokens, model.queued_tokens),
         max_client_batch_size=min(limits.texts, limits.documents),
         tokenization_workers=threads,
     )
@@ -172,7 +166,7 @@ def embed_sparse_response_to_pb(request: EmbedRequest, answer: Answer) -> pb.Emb
     rows = answer.result.sparse
     assert rows is not None
     reply = pb.EmbedSparseResponse(metadata=_text_metadata(request, answer))
-    put_pairs(reply, "sparse_embeddings", rows.indices, rows.values)
+    put_weights(reply, "sparse_embeddings", rows.indices, rows.values)
     return reply
 
 

@@ -16,14 +16,13 @@ from typing import Any, Generic, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from frontend_service.api.field_names import FieldNames, field_as
 from frontend_service.api.streams import REQUEST_BYTES, Replies, RequestStream, TwoWayStream, begin_replies
 from frontend_service.api.tei_v1 import messages as codec
 from frontend_service.domain.limits import Limits
-from frontend_service.domain.requests import ClassifyRequest, EmbedRequest
+from frontend_service.domain.requests import ClassifyRequest, EmbedRequest, FieldNames, field_as
 from frontend_service.frontend import Frontend
 from frontend_service.services.pipeline import Answer
-from shared.caller import Caller
+from shared.caller import Caller, Deadline
 from shared.errors import (
     InvalidInput,
     LimitExceeded,
@@ -35,7 +34,6 @@ from shared.errors import (
 )
 from shared.server.admission import Admission, Holding, OpenStream
 from shared.server.interceptor import CALLER
-from shared.terms import Deadline
 from tei.v1 import tei_pb2 as pb
 from tei.v1 import tei_pb2_grpc as services
 
@@ -53,8 +51,6 @@ LEAST_PAUSE = 0.1
 """Shortest pause before a refused message is tried again, in seconds."""
 PACKAGE, LOCAL = "/tei.v1.", ("/tei.v1.Info/", "/tei.v1.Tokenize/")
 """The beginning of all methods of the contract, and of those that need no worker."""
-MODEL_FIELDS = frozenset({"model", "method", "outputs", "outputs[0]"})
-"""Fields of an UnsupportedTask that mean a model of another kind: no request of tei.v1 has them."""
 PREFIXES = {InvalidInput: "Input validation error: ", Overloaded: "Model is overloaded: "}
 """The beginning of a message, by class of error."""
 _SIDE = {"truncation_side": "truncation_direction"}
@@ -77,7 +73,9 @@ def tei_error(method: str, error: SelvageError) -> SelvageError:
     names = FIELDS.get(method.rpartition("/")[2].removesuffix("Stream"), _INPUT)
     field, message = printable(field_as(error.field, names)), printable(error.message)
     prefix = next((prefix for kind, prefix in PREFIXES.items() if isinstance(error, kind)), "")
-    wrong_model = isinstance(error, UnknownModel) or (isinstance(error, UnsupportedTask) and field in MODEL_FIELDS)
+    wrong_model = isinstance(error, UnknownModel) or (
+        isinstance(error, UnsupportedTask) and field in codec.MODEL_FIELDS
+    )
     if wrong_model:
         prefix = field = ""
     adapted = type(error)(prefix + message, field=field, retry_after=error.retry_after)
@@ -129,9 +127,8 @@ class InfoServicer(services.InfoServicer):
 
     async def Info(self, message: pb.InfoRequest, context: Context) -> pb.InfoResponse:
         frontend = self._frontend
-        return codec.info_response_to_pb(
-            frontend.models.get(""), frontend.calls.admission.bounds.requests, frontend.thread_count
-        )
+        requests = frontend.calls.admission.bounds.requests
+        return codec.info_response_to_pb(frontend.models.get(""), frontend.limits, requests, frontend.thread_count)
 
 
 class EmbedServicer(_TeiServicer, services.EmbedServicer):
@@ -229,10 +226,11 @@ class RerankServicer(_TeiServicer, services.RerankServicer):
         return await self._answer_unary(self._rerank, message, context)
 
     async def RerankStream(self, messages: Any, context: Context) -> pb.RerankResponse:
-        calls, caller, models = self._frontend.calls, CALLER.get(), self._frontend.models
+        calls, caller, limits = self._frontend.calls, CALLER.get(), self._frontend.limits
         deadline = None if caller.remaining is None else Deadline.after(caller.remaining)
         with calls.stream(caller) as stream, calls.admission.holding() as held:
-            gathering = RerankGathering(calls.admission, stream, models.get("").limits, held)
+            self._frontend.models.get("")  # where no model is served, nothing is read
+            gathering = RerankGathering(calls.admission, stream, limits, held)
             request = await gathering.gather(messages)
             if deadline is not None:
                 caller = replace(caller, remaining=deadline.remaining())
@@ -327,18 +325,13 @@ class MessageStream(Generic[M]):
             await asyncio.sleep(seconds)
 
     async def _call(self, message: M, size: int) -> bytes:
-        calls, caller = self._frontend.calls, self._caller
-        async with calls.admission.stream_requests:
-            if self._deadline is not None:
-                caller = replace(caller, remaining=self._deadline.remaining())
-            with calls.running(caller):
-                async with calls.timeout(caller):
-                    reply = await self._answer(message, size, caller)
-                    return await self._frontend.pipeline.offload(calls.admission.reserved, _serialize, reply)
+        calls, pipeline = self._frontend.calls, self._frontend.pipeline
 
+        async def work(caller: Caller) -> bytes:
+            reply = await self._answer(message, size, caller)
+            return await pipeline.offload(calls.admission.reserved, type(reply).SerializeToString, reply)
 
-def _serialize(reply: Message) -> bytes:
-    return reply.SerializeToString()
+        return await calls.answer_in_stream(self._caller, self._deadline, work)
 
 
 class RerankGathering:

@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from benchmarks.instant_worker import InstantEngine, InstantJob, card
-from frontend_service.workers.job_stream import ReplyCheck, expected_reply
+from frontend_service.domain.limits import expected_reply
+from frontend_service.workers.job_stream import JobReply
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.errors import UnsupportedTask
 from shared.jobs import Classify, Encode, Job, RaggedTokens
-from shared.link_codec import ResultAssembly, UnsentOutcome
+from shared.link_codec import UnsentOutcome
 from shared.vectors import DataType, OutputKind
 
 
@@ -21,12 +22,8 @@ def test_a_frontend_takes_its_results(data_type: DataType) -> None:
     asked = Job(id=1, work=work, tokens=RaggedTokens.of([[5] * 3, [5] * 5]))
     message = pb.AttachResponse()
     UnsentOutcome(asked.id, InstantJob(asked).result()).add_part(message, 1 << 26)
-    check, assembly = ReplyCheck(expected_reply(asked, card())), ResultAssembly()
-    for part in message.answers:
-        for chunk in part.chunks:
-            check.take(chunk.kind, chunk.data)
-            assembly.append(chunk.kind, chunk.data)
-        assembly.end_with(part)
-    check.check(assembly.result())
+    reply = JobReply(expected_reply(asked.work, asked.tokens, card()))
+    assert [reply.add(part) for part in message.answers][-1]
+    reply.checked_result()
     with pytest.raises(UnsupportedTask):
         InstantEngine().open(Job(id=1, work=Classify(), tokens=RaggedTokens.of([[5]])))

@@ -10,16 +10,16 @@ from fakes import pipeline_of
 from google.protobuf.message import Message
 from http_fields.field import CROSS_ENCODER, LONG
 
-from frontend_service.api.selvage_v1 import codec
+from frontend_service.api.selvage_v1 import codec, embed_rpcs
 from frontend_service.api.tei_v1 import messages as tei
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import ScoreRequest, Truncation
 from frontend_service.frontend import Frontend
 from frontend_service.settings import FrontendSettings
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
+from shared.caller import RequestTerms
 from shared.errors import InputTooLong
 from shared.server.calls import Calls
-from shared.terms import RequestTerms
 from shared.vectors import OutputKind, Task
 from tei.v1 import tei_pb2
 
@@ -32,7 +32,7 @@ AUTO = FrontendSettings.read(["--auto-truncate"]).limits
 VECTORS = vectors_pb2.MultiVectors(lengths=[1], dimensions=8, data_type=vectors_pb2.DATA_TYPE_FLOAT32, data=b"\0" * 32)
 EMBED, RERANK, TEXTS = "embedding.embed", "ranking.rerank", "classification.texts"
 RPCS: list[tuple[Callable[[Any], Any], str, Message]] = [
-    (codec.embed_request_from_pb, EMBED, embedding_pb2.EmbedRequest(texts=[LONG])),
+    (embed_rpcs.embed_request_from_pb, EMBED, embedding_pb2.EmbedRequest(texts=[LONG])),
     (codec.rerank_request_from_pb, RERANK, ranking_pb2.RerankRequest(query=LONG, documents=["a"])),
     (codec.score_request_from_pb, "ranking.score", ranking_pb2.ScoreRequest(queries=["a"], documents=[LONG])),
     (

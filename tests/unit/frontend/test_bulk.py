@@ -12,9 +12,9 @@ from fakes import FakeWorker, service
 from google.rpc.code_pb2 import Code
 from structlog.testing import capture_logs
 
-from frontend_service.api.selvage_v1 import codec, servicers
-from frontend_service.api.selvage_v1.codec import EmbedReply
-from frontend_service.api.selvage_v1.servicers import BatchStream, Embed, EmbeddingServicer
+from frontend_service.api.selvage_v1 import embed_stream
+from frontend_service.api.selvage_v1.embed_rpcs import EmbeddingServicer, EmbedReply
+from frontend_service.api.selvage_v1.embed_stream import BatchStream, Embed
 from frontend_service.api.streams import Replies
 from frontend_service.domain.limits import ENVELOPE_BYTES, Limits
 from frontend_service.frontend import Frontend
@@ -171,7 +171,7 @@ async def test_texts_are_halved_with_their_spans_and_the_chunks_of_a_document_st
 
 def test_an_error_says_when_to_try_again() -> None:
     """In the message itself: a stream has one set of trailers."""
-    error = codec.stream_error_to_pb(Overloaded("full", retry_after=1.5))
+    error = embed_stream.stream_error_to_pb(Overloaded("full", retry_after=1.5))
     assert (error.code, error.reason) == (Code.RESOURCE_EXHAUSTED, "OVERLOADED")
     assert error.retry_after.ToTimedelta().total_seconds() == 1.5
 
@@ -248,7 +248,7 @@ async def test_nothing_of_a_batch_is_held_while_its_last_reply_waits(error: type
         return EmbedReply(EmbedResponse())
 
     def parts() -> list[object]:
-        return [held for held in gc.get_objects() if type(held) is servicers._BatchPart]
+        return [held for held in gc.get_objects() if type(held) is embed_stream.BatchPart]
 
     counts, others = list[int](), parts()  # those of other tests, which are kept, so that they are always as many
 

@@ -13,14 +13,14 @@ from frontend_service import postprocess
 from frontend_service.api.selvage_v1 import codec
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import ScoreNormalization, ScoreRequest
-from frontend_service.services import options
+from frontend_service.postprocess import activation_of
 from frontend_service.services.classify import ClassificationService
-from frontend_service.services.rank import RankingService
+from frontend_service.services.rank import RankingService, score_work
 from selvage.v1 import classification_pb2 as pb
 from selvage.v1 import ranking_pb2, vectors_pb2
+from shared.caller import RequestTerms
 from shared.card import ModelCard
 from shared.errors import InvalidInput, LimitExceeded, ResultTooLarge, UnsupportedTask
-from shared.terms import RequestTerms
 from shared.vectors import Activation, ScoringMethod, Task
 
 CROSS = CROSS_ENCODER | {"outputs": (), "labels": ("relevant",)}
@@ -167,9 +167,9 @@ def test_each_is_resolved_for_its_method(
     """`late`: unit rows and the mean of late interaction; `dense`: unit rows of single vectors."""
     model = fakes.card(activation=Activation.TANH, normalizes_multi_vectors=True, averages_late_interaction=False)
     request = ScoreRequest(queries=("a",), documents=("b",), normalization=normalization)
-    assert options.activation(model, normalization.activate) is activation
-    by_tokens = options.score(request, ScoringMethod.LATE_INTERACTION, model)
-    by_vectors = options.score(request, ScoringMethod.DENSE, model)
+    assert activation_of(model, normalization.activate) is activation
+    by_tokens = score_work(request, ScoringMethod.LATE_INTERACTION, model)
+    by_vectors = score_work(request, ScoringMethod.DENSE, model)
     assert (by_tokens.unit_rows, by_tokens.mean) == late
     assert (by_vectors.unit_rows, by_vectors.mean) == (dense, False)
 
@@ -178,5 +178,5 @@ def test_a_request_that_averages_by_its_model_keeps_that_with_raw_rows() -> None
     """Only the length of the rows is what the model gives."""
     model = fakes.card(normalizes_multi_vectors=True, averages_late_interaction=True)
     raw = ScoreRequest(queries=("a",), documents=("b",), normalization=ScoreNormalization.LOGITS_AND_RAW_ROWS)
-    score = options.score(raw, ScoringMethod.LATE_INTERACTION, model)
+    score = score_work(raw, ScoringMethod.LATE_INTERACTION, model)
     assert (score.unit_rows, score.mean) == (False, True)

@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as some
 
-from frontend_service.api.packed import INDEX_BYTES, put_floats, put_pairs, put_rows
-from frontend_service.api.selvage_v1.codec import EmbedReply, embed_response_to_pb
+from frontend_service.api.packed import INDEX_BYTES, put_floats, put_rows, put_weights
+from frontend_service.api.selvage_v1.embed_rpcs import EmbedReply, embed_response_to_pb
 from frontend_service.domain.requests import EmbedRequest
 from frontend_service.services.pipeline import Answer
 from selvage.v1.embedding_pb2 import EmbedResponse, EmbedStreamResponse
@@ -110,7 +110,7 @@ def test_pairs(weights: dict[int, float]) -> None:
     """Indices of any length, zero included; what is sent on is as short as it can be."""
     message, expected = pb.EmbedSparseResponse(), pb.EmbedSparseResponse()
     indices, values = np.array([*weights], dtype="<i4"), np.array([*weights.values()], dtype="<f4")
-    put_pairs(message, "sparse_embeddings", indices.tobytes(), values.tobytes())
+    put_weights(message, "sparse_embeddings", indices.tobytes(), values.tobytes())
     for index, value in zip(indices.tolist(), values.tolist(), strict=True):
         expected.sparse_embeddings.add(index=index, value=value)
     assert message == expected

@@ -16,8 +16,8 @@ from frontend_service.services.rank import RankingService
 from frontend_service.tokenizing.pairs import PairTexts
 from frontend_service.tokenizing.tokens import TokenizedBatch
 from selvage.v1 import ranking_pb2 as pb
+from shared.caller import RequestTerms
 from shared.jobs import Classify, Job, JobResult, Score
-from shared.terms import RequestTerms
 from shared.vectors import OutputKind, ScoringMethod, Task
 from support.chunks import run_to_end
 

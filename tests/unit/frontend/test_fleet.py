@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from frontend_service.workers import link
 from frontend_service.workers.fleet import WorkerChoice
+from shared.caller import RequestTerms
 from shared.errors import (
     DeadlineExceeded,
     GivenBack,
@@ -25,7 +26,6 @@ from shared.errors import (
 )
 from shared.jobs import Classify, Job, Priority, RaggedTokens
 from shared.load import MARGIN, UNREAD_MARGIN, Backlog, Estimate, Load
-from shared.terms import RequestTerms
 from support.references import eventually
 
 BUSY = Load(

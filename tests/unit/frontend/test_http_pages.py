@@ -6,8 +6,8 @@ import pytest
 from asgi import HttpApi, Worker, api_of
 from wire import Response, exchange, post, refuses_strangers, serving
 
-from frontend_service.api.http.app import Hosts
 from frontend_service.settings import FrontendSettings
+from shared.security import is_loopback
 
 CLOSE = b"Connection: close"
 PAGE = b"Origin: https://app.example"
@@ -63,7 +63,7 @@ async def test_names_that_are_not_ours_are_refused(
     listen: str, ours: tuple[bytes, ...], others: tuple[bytes, ...]
 ) -> None:
     """On a port that only this machine reaches, a name can be only one that a web page has pointed here."""
-    api = HttpApi(Worker(), hosts=Hosts.of(listen))
+    api = HttpApi(Worker(), loopback=is_loopback(listen))
     wanted = "host is '.+', and this port answers for this machine alone: localhost, 127.0.0.1"
     responses = await ask(api, *(get(b"/v1/models", host) for host in (*ours, *others)))
     for host, response in zip((*ours, *others), responses, strict=True):

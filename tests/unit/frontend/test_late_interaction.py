@@ -13,10 +13,10 @@ from frontend_service.services.pipeline import ServedModel
 from frontend_service.services.rank import RankingService
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from selvage.v1 import ranking_pb2, vectors_pb2
+from shared.caller import RequestTerms
 from shared.card import LateInteraction
 from shared.errors import InputTooLong, InvalidInput, LimitExceeded, ResultTooLarge, UnsupportedTask
 from shared.jobs import Job, JobResult, MaxSim
-from shared.terms import RequestTerms
 from shared.vectors import InputType, Layout, OutputKind, QueryExpansion, ScoringMethod
 
 LATER = RequestTerms.within(60)

@@ -14,17 +14,17 @@ from tokenizers import AddedToken, Tokenizer, decoders
 
 from frontend_service import postprocess
 from frontend_service.api.selvage_v1 import codec
-from frontend_service.domain.limits import ENVELOPE_BYTES, Limits
+from frontend_service.domain.limits import ENVELOPE_BYTES, Limits, expected_reply
 from frontend_service.domain.requests import ScoreRequest, Truncation
 from frontend_service.services.pipeline import Answer, ServedModel
 from frontend_service.services.rank import RankingService, Reranked
 from frontend_service.tokenizing.tokenizer import ModelTexts, ModelTokenizer
-from frontend_service.workers.job_stream import ReplyCheck, WrongReply, expected_reply
+from frontend_service.workers.job_stream import JobReply, WrongReply
 from selvage.v1 import ranking_pb2, vectors_pb2
+from shared.caller import RequestTerms
 from shared.card import Listwise, ModelCard
 from shared.errors import InputTooLong, InvalidInput, LimitExceeded, ResultTooLarge, SelvageError, UnsupportedTask
 from shared.jobs import ChunkKind, Job, JobResult, Rows
-from shared.terms import RequestTerms
 from shared.vectors import ScoringMethod, Task, TruncationSide
 
 LATER = RequestTerms.within(3600)
@@ -90,7 +90,7 @@ class Blocks(FakeWorker):
     async def run(self, model: ServedModel, job: Job) -> JobResult:
         self.jobs.append(job)
         assert job.ranges is not None
-        expected_reply(job, model.card)
+        expected_reply(job.work, job.tokens, model.card, job.ranges)
         self.rows = [
             np.random.default_rng(list(sequence.encode())).standard_normal((count, 8), dtype="<f4")
             for sequence, count in zip(self.blocks, job.ranges.counts, strict=True)
@@ -236,12 +236,13 @@ async def test_a_reply_of_other_rows_is_refused(rows: int, width: int, number: f
     worker = Blocks()
     await score(worker, ["the"], ["a", "b"])
     data = np.full((rows, width), number, dtype="<f4").tobytes()
-    check = ReplyCheck(expected_reply(worker.jobs[0], worker.served.card))
+    job = worker.jobs[0]
+    reply = JobReply(expected_reply(job.work, job.tokens, worker.served.card, job.ranges))
     result = JobResult(dense=Rows(dimensions=width, data=data))
 
     def checked() -> JobResult:
-        check.take(ChunkKind.DENSE, data)
-        return check.check(result)
+        reply.append(ChunkKind.DENSE, data)
+        return reply.check(result)
 
     if not why:
         assert checked() is result

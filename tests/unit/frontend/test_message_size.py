@@ -11,7 +11,7 @@ from frontend_service.domain.limits import (
     LINK_MATCH_BYTES,
     SCORE_BYTES,
     SHOWN_TOKEN_BYTES,
-    SPARSE_PAIR_BYTES,
+    SPARSE_ENTRY_BYTES,
     Limits,
     result_bytes,
     utf8_bytes,
@@ -92,7 +92,7 @@ def test_a_sparse_vector_has_no_more_weights_than_the_vocabulary(top_k: int) -> 
     sparse = frozenset({OutputKind.SPARSE})
     work = Encode(outputs=sparse, normalize=True, normalize_tokens=True, sparse_top_k=top_k)
     tokens = RaggedTokens.of([[1, 2], [3]])
-    assert result_bytes(work, tokens, card(vocabulary_size=100)) == 2 * 100 * SPARSE_PAIR_BYTES
+    assert result_bytes(work, tokens, card(vocabulary_size=100)) == 2 * 100 * SPARSE_ENTRY_BYTES
 
 
 def rows(*lengths: int) -> MultiVectors:

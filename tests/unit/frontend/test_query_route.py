@@ -14,19 +14,19 @@ from fakes import WORDS, FakeWorker, card, pipeline_of, tokenizer_json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend_service.api.selvage_v1 import codec
+from frontend_service.api.selvage_v1 import embed_rpcs
 from frontend_service.api.selvage_v1.codec import detokenize_request_from_pb
 from frontend_service.domain.requests import PromptChoice, TokenizeRequest
 from frontend_service.services.embed import EmbeddingService
 from frontend_service.services.models import ModelService
 from frontend_service.tokenizing.tokenizer import read_files
 from selvage.v1 import embedding_pb2, model_pb2
+from shared.caller import RequestTerms
 from shared.card import QueryRoute
 from shared.errors import InputTooLong, InvalidInput, Overloaded
 from shared.jobs import Job, JobResult, Priority, RaggedTokens, SparseRows
 from shared.load import Backlog, Load
 from shared.query_table import QueryTable
-from shared.terms import RequestTerms
 from shared.vectors import InputType, OutputKind, ScoringMethod, TruncationSide
 from support.references import eventually
 
@@ -88,7 +88,7 @@ def services(worker: SparseWorker) -> tuple[EmbeddingService, ModelService]:
 
 def embed(kind: InputType = UNSPECIFIED, *texts: str, **fields: Any) -> Any:
     message = embedding_pb2.EmbedRequest(texts=texts or ["b a b", "c"], input_type=int(kind), **fields)  # type: ignore[arg-type]
-    return codec.embed_request_from_pb(message)
+    return embed_rpcs.embed_request_from_pb(message)
 
 
 def weights_of(rows: SparseRows) -> list[dict[int, float]]:
@@ -121,7 +121,7 @@ async def test_texts_without_a_kind_go_the_default_way(default: InputType) -> No
         shown = await models.tokenize(TokenizeRequest(texts=("a",)))
         assert len(shown.texts[0].encoding) == (1 if default is QUERY else 3)
         return
-    ids = codec.embed_request_from_pb(embedding_pb2.EmbedRequest(tokenized=[{"ids": [5]}]))
+    ids = embed_rpcs.embed_request_from_pb(embedding_pb2.EmbedRequest(tokenized=[{"ids": [5]}]))
     calls = [service.embed(embed(), LATER), service.embed(ids, LATER), models.tokenize(TokenizeRequest(texts=("a",)))]
     for call in calls:
         with pytest.raises(InvalidInput) as refused:
@@ -163,7 +163,7 @@ async def test_queries_have_limits_of_their_own() -> None:
     cut = await service.embed(embed(QUERY, "a b c d e", truncate=True), LATER)
     assert cut.tokens.lengths == (4,)
     tokenized = {"tokenized": [{"ids": [5, 5, 6]}], "input_type": int(QUERY), "sparse_top_k": 1}
-    request = codec.embed_request_from_pb(embedding_pb2.EmbedRequest(**tokenized))  # type: ignore[arg-type]
+    request = embed_rpcs.embed_request_from_pb(embedding_pb2.EmbedRequest(**tokenized))  # type: ignore[arg-type]
     answer = await service.embed(request, LATER)
     assert answer.result.sparse is not None
     assert weights_of(answer.result.sparse) == [{6: WEIGHTS[6]}]

@@ -10,7 +10,7 @@ import pytest
 from fakes import WORDS, service, tokenizer_json
 
 from frontend_service import postprocess
-from frontend_service.api.selvage_v1 import codec
+from frontend_service.api.selvage_v1 import codec, embed_rpcs
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import DetokenizeRequest, TokenizeRequest
 from frontend_service.services.embed import EmbeddingService
@@ -19,6 +19,7 @@ from frontend_service.services.rank import RankingService
 from frontend_service.tokenizing.tokenizer import ModelTexts, ModelTokenizer
 from frontend_service.tokenizing.tokens import Chunks
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
+from shared.caller import RequestTerms
 from shared.errors import (
     Internal,
     InvalidInput,
@@ -27,14 +28,13 @@ from shared.errors import (
     UnsupportedDimensions,
 )
 from shared.jobs import Encode
-from shared.terms import RequestTerms
 from shared.vectors import DataType, OutputKind
 
 LATER = RequestTerms.within(3600)
 
 
 def embed(**fields: Any) -> Any:
-    return codec.embed_request_from_pb(embedding_pb2.EmbedRequest(**{"texts": ["a", "b c"]} | fields))
+    return embed_rpcs.embed_request_from_pb(embedding_pb2.EmbedRequest(**{"texts": ["a", "b c"]} | fields))
 
 
 def rerank(**fields: Any) -> Any:

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from fakes import WORDS, FakeWorker, card, pipeline_of, words_of
 
-from frontend_service.api.selvage_v1 import codec
+from frontend_service.api.selvage_v1 import embed_rpcs
 from frontend_service.domain.limits import Limits
 from frontend_service.services.embed import EmbeddingService
 from frontend_service.services.pipeline import Answer
 from selvage.v1 import embedding_pb2 as pb
+from shared.caller import RequestTerms
 from shared.errors import InputTooLong, InvalidInput, LimitExceeded, ResultTooLarge, SelvageError, UnsupportedTask
 from shared.jobs import RANGE_TIMES
-from shared.terms import RequestTerms
 
 LATER = RequestTerms.within(3600)
 ABLE: dict[str, Any] = {"pools_spans": True}
@@ -24,7 +24,7 @@ def spans(*bounds: tuple[int, int]) -> pb.Spans:
 
 
 async def embed(worker: FakeWorker, limits: Limits | None = None, **fields: Any) -> Answer:
-    request = codec.embed_request_from_pb(pb.EmbedRequest(**fields))
+    request = embed_rpcs.embed_request_from_pb(pb.EmbedRequest(**fields))
     return await EmbeddingService(pipeline_of(worker, limits)).embed(request, LATER)
 
 
@@ -155,7 +155,7 @@ def test_spans_are_counted_before_they_are_read() -> None:
     """Even before it is looked whether they lie within their texts."""
     message = pb.EmbedRequest(texts=["a", "b"], spans=[spans(*[(0, 9)] * 3), spans((0, 9))])
     with pytest.raises(LimitExceeded, match="4 entries, the limit is 3") as refused:
-        codec.embed_request_from_pb(message, Limits(spans=3))
+        embed_rpcs.embed_request_from_pb(message, Limits(spans=3))
     assert refused.value.field == "spans"
 
 

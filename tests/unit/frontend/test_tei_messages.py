@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from fakes import card
 
+from frontend_service.api.selvage_v1 import embed_rpcs
 from frontend_service.api.tei_v1 import messages as codec
 from frontend_service.api.tei_v1.tei_servicers import tei_error
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import PromptChoice, ScoreNormalization, Truncation
 from frontend_service.services.classify import Classified
-from frontend_service.services.models import ModelDescription
-from frontend_service.services.pipeline import Answer
+from frontend_service.services.pipeline import Answer, ServedModel
 from shared.errors import InputTooLong, InvalidInput, Overloaded, SelvageError, UnknownModel, UnsupportedTask
 from shared.jobs import JobResult, RaggedTokens
 from shared.vectors import OutputKind, TruncationSide
@@ -37,7 +37,7 @@ QUERY, PROMPT = {"prompt_name": "query"}, PromptChoice(name="query")
             pb.EmbedAllRequest(inputs="a", **CUT, **QUERY),
             {"outputs": (OutputKind.MULTI_VECTOR,), "normalize": False, "prompt": PROMPT, "cut": FROM_LEFT},
         ),
-        (codec.embed_request_from_pb, pb.EmbedRequest(inputs="a", dimensions=0), {"dimensions": 0}),
+        (embed_rpcs.embed_request_from_pb, pb.EmbedRequest(inputs="a", dimensions=0), {"dimensions": 0}),
         (codec.predict_request_from_pb, pb.PredictRequest(inputs="a", **CUT), {"normalize": True, "cut": FROM_LEFT}),
         (
             codec.rerank_request_from_pb,
@@ -100,8 +100,9 @@ def test_labels_of_equal_scores_come_in_the_order_of_their_logits() -> None:
 
 def test_info_tells_our_own_bounds() -> None:
     """What we do not have is unset."""
-    described = ModelDescription(card=card(), limits=Limits(), queued_tokens=1000)
-    info = codec.info_response_to_pb(described, requests=7, threads=3)
+    texts: Any = None
+    model = ServedModel(card=card(), texts=texts, queued_tokens=1000)
+    info = codec.info_response_to_pb(model, Limits(), requests=7, threads=3)
     assert info == pb.InfoResponse(
         version=info.version,
         model_id="fake",

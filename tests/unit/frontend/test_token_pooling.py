@@ -8,16 +8,16 @@ import pytest
 from fakes import FakeWorker, card, pipeline_of
 
 from frontend_service import postprocess
-from frontend_service.api.selvage_v1 import codec
+from frontend_service.api.selvage_v1 import embed_rpcs
 from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import EmbedRequest, TokenPooling
 from frontend_service.postprocess import pool
 from frontend_service.services.embed import EmbeddingService
 from frontend_service.services.pipeline import Answer, ServedModel
 from selvage.v1 import embedding_pb2
+from shared.caller import RequestTerms
 from shared.errors import InvalidInput, LimitExceeded, ResultTooLarge, SelvageError
 from shared.jobs import Encode, Job, JobResult, Rows
-from shared.terms import RequestTerms
 from shared.vectors import DataType, OutputKind
 
 LATER = RequestTerms.within(3600)
@@ -58,14 +58,14 @@ def ids(*counts: int) -> list[embedding_pb2.TokenIds]:
 
 
 def response_of(request: EmbedRequest, answer: Answer) -> embedding_pb2.EmbedResponse:
-    return embedding_pb2.EmbedResponse.FromString(codec.embed_response_to_pb(request, answer).SerializeToString())
+    return embedding_pb2.EmbedResponse.FromString(embed_rpcs.embed_response_to_pb(request, answer).SerializeToString())
 
 
 @pytest.mark.parametrize("data_type", DataType)
 async def test_pooled_rows_come_in_the_data_type_asked_for(data_type: DataType) -> None:
     """The worker is asked for float32; row counts are those after pooling, token counts those computed."""
     embedding, worker = made()
-    request = codec.embed_request_from_pb(message(data_type=data_type.value, protected_tokens=2))
+    request = embed_rpcs.embed_request_from_pb(message(data_type=data_type.value, protected_tokens=2))
     answer = await embedding.embed(request, LATER)
     assert worker.jobs[0].work.data_type is DataType.FLOAT32
     expected = [pool(rows, TokenPooling(factor=2, protected=2), True) for rows in np.split(worker.rows, [8])]
@@ -78,7 +78,7 @@ async def test_pooled_rows_come_in_the_data_type_asked_for(data_type: DataType) 
 
 async def test_a_dense_output_beside_it_is_packed_alike() -> None:
     embedding, worker = made()
-    request = codec.embed_request_from_pb(message(data_type=DataType.INT8.value, outputs=[DENSE, MULTI]))
+    request = embed_rpcs.embed_request_from_pb(message(data_type=DataType.INT8.value, outputs=[DENSE, MULTI]))
     answer = await embedding.embed(request, LATER)
     response = response_of(request, answer)
     expected = postprocess.pack(worker.dense, DataType.INT8)
@@ -90,7 +90,7 @@ async def test_a_dense_output_beside_it_is_packed_alike() -> None:
 async def test_a_factor_is_the_number_that_was_written() -> None:
     """1.3, not the nearest float32 below it, which would leave one row more of 13."""
     embedding, _ = made()
-    answer = await embedding.embed(codec.embed_request_from_pb(message(tokenized=ids(14), pool_factor=1.3)), LATER)
+    answer = await embedding.embed(embed_rpcs.embed_request_from_pb(message(tokenized=ids(14), pool_factor=1.3)), LATER)
     assert answer.result.row_lengths == (1 + 9,)
 
 
@@ -113,7 +113,7 @@ async def test_a_factor_is_the_number_that_was_written() -> None:
 async def test_what_makes_no_sense_is_refused(fields: dict[str, Any], field: str) -> None:
     embedding, worker = made()
     with pytest.raises(InvalidInput) as raised:
-        await embedding.embed(codec.embed_request_from_pb(message(**fields)), LATER)
+        await embedding.embed(embed_rpcs.embed_request_from_pb(message(**fields)), LATER)
     assert (raised.value.reason, raised.value.field) == ("INVALID_INPUT", field)
     assert field in raised.value.message
     assert worker.jobs == []
@@ -135,18 +135,20 @@ async def test_what_takes_too_much_memory_is_refused(
     """Both numbers in the message; nothing is computed. One less is fine."""
     embedding, worker = made(Limits(**limits))
     with pytest.raises(error, match=numbers) as raised:
-        await embedding.embed(codec.embed_request_from_pb(message(**fields)), LATER)
+        await embedding.embed(embed_rpcs.embed_request_from_pb(message(**fields)), LATER)
     assert raised.value.field == field
     assert worker.jobs == []
     embedding, worker = made(replace(Limits(), **{key: value + 2 for key, value in limits.items()}))
-    await embedding.embed(codec.embed_request_from_pb(message(**fields)), LATER)
+    await embedding.embed(embed_rpcs.embed_request_from_pb(message(**fields)), LATER)
 
 
 async def test_the_reply_is_predicted_from_the_pooled_rows() -> None:
     """64 texts of 60 tokens: 2 KiB each unpooled, and less than half with two rows protected and a factor of ten."""
     embedding, worker = made(Limits(message_bytes=100_000))
     with pytest.raises(ResultTooLarge):
-        await embedding.embed(codec.embed_request_from_pb(message(tokenized=ids(*[60] * 64), pool_factor=1)), LATER)
+        await embedding.embed(
+            embed_rpcs.embed_request_from_pb(message(tokenized=ids(*[60] * 64), pool_factor=1)), LATER
+        )
     assert worker.jobs == []
-    request = codec.embed_request_from_pb(message(tokenized=ids(*[60] * 64), pool_factor=10, protected_tokens=2))
+    request = embed_rpcs.embed_request_from_pb(message(tokenized=ids(*[60] * 64), pool_factor=10, protected_tokens=2))
     assert (await embedding.embed(request, LATER)).result.row_lengths == (7,) * 64

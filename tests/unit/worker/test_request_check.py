@@ -8,8 +8,8 @@ from gpu_worker.link.request_check import JobCheck, JobLimits, check_message
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.errors import LimitExceeded
 from shared.jobs import Classify, Job, MaxSim, RaggedTokens
+from shared.value_codec import MESSAGE_ENTRIES
 from shared.vectors import MOST_DIMENSIONS, DataType, Layout, MultiVectors
-from shared.wire import MESSAGE_ENTRIES
 from support.lying_worker import honest_card
 
 LABELS = tuple(f"label {number}" for number in range(37))

@@ -1,12 +1,11 @@
 """Errors as HTTP replies, in the form of each dialect: status, body and headers."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from frontend_service.api.http.fields import InvalidJson
-from frontend_service.api.http.replies import HttpReply, to_json
+from frontend_service.api.http.routes import ErrorDialect, HttpReply, to_json
+from frontend_service.api.tei_v1.messages import MODEL_FIELDS
 from shared.errors import (
     DeadlineExceeded,
     InputTooLarge,
@@ -65,30 +64,16 @@ STATUS_MEANINGS = {
 """The meaning of each status, for the OpenAPI document."""
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorDialect:
-    """The form of errors that a family of clients knows.
+def statuses_of(dialect: ErrorDialect) -> dict[int, str]:
+    """All statuses of a dialect, each with its meaning."""
+    return dict(sorted({**STATUS_MEANINGS, **dialect.more_statuses}.items()))
 
-    `name`: its name in the OpenAPI document; `status`: gives the status of an error; `body`: makes a body of an error,
-    its status, message and field; `schema`: that of the body; `more_statuses`: statuses that only this dialect has.
-    """
 
-    name: str
-    status: Callable[[SelvageError], int]
-    body: Callable[[SelvageError, int, str, str], Any]
-    schema: Mapping[str, Any]
-    more_statuses: dict[int, str] = field(default_factory=dict)
-
-    @property
-    def statuses(self) -> dict[int, str]:
-        """All statuses of this dialect, each with its meaning."""
-        return dict(sorted((STATUS_MEANINGS | self.more_statuses).items()))
-
-    def error_reply(self, error: SelvageError) -> HttpReply:
-        """Makes the reply for an error."""
-        status = self.status(error)
-        field, message = printable(error.field), printable(error.message)
-        return HttpReply(status=status, body=to_json(self.body(error, status, message, field)), headers=_headers(error))
+def error_reply(dialect: ErrorDialect, error: SelvageError) -> HttpReply:
+    """Makes the reply for an error."""
+    status = dialect.status(error)
+    field, message = printable(error.field), printable(error.message)
+    return HttpReply(status=status, body=to_json(dialect.body(error, status, message, field)), headers=_headers(error))
 
 
 def _headers(error: SelvageError) -> tuple[tuple[str, str], ...]:
@@ -108,8 +93,8 @@ OPENAI_CODES = {401: "invalid_api_key", 404: "model_not_found"}
 
 
 def _openai(error: SelvageError, status: int, message: str, field: str) -> Any:
-    is_theirs = status < 500 or isinstance(error, InvalidInput)  # a method or a coding that is not known has 501
-    kind = OPENAI_TYPES.get(status, "invalid_request_error" if is_theirs else "server_error")
+    is_of_caller = status < 500 or isinstance(error, InvalidInput)  # a method or a coding that is not known has 501
+    kind = OPENAI_TYPES.get(status, "invalid_request_error" if is_of_caller else "server_error")
     code = OPENAI_CODES[401] if status == 401 else _openai_code(error)
     return {"error": {"message": message, "type": kind, "param": field or None, "code": code}}
 
@@ -127,8 +112,6 @@ def _with_field(message: str, field: str) -> str:
     return message if field in message else f"{field}: {message}"
 
 
-MODEL_FIELDS = frozenset({"model", "method", "outputs", "outputs[0]"})
-"""Fields of an UnsupportedTask that mean a model of another kind."""
 TOO_MUCH = (InputTooLong, LimitExceeded, ResultTooLarge)
 
 
