@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from fakes import card
 
-from frontend_service.api.selvage_v1 import embed_rpcs
 from frontend_service.api.tei_v1 import messages as codec
 from frontend_service.api.tei_v1.tei_servicers import tei_error
 from frontend_service.domain.limits import Limits
@@ -37,7 +36,7 @@ QUERY, PROMPT = {"prompt_name": "query"}, PromptChoice(name="query")
             pb.EmbedAllRequest(inputs="a", **CUT, **QUERY),
             {"outputs": (OutputKind.MULTI_VECTOR,), "normalize": False, "prompt": PROMPT, "cut": FROM_LEFT},
         ),
-        (embed_rpcs.embed_request_from_pb, pb.EmbedRequest(inputs="a", dimensions=0), {"dimensions": 0}),
+        (codec.embed_request_from_pb, pb.EmbedRequest(inputs="a", dimensions=0), {"dimensions": 0}),
         (codec.predict_request_from_pb, pb.PredictRequest(inputs="a", **CUT), {"normalize": True, "cut": FROM_LEFT}),
         (
             codec.rerank_request_from_pb,
