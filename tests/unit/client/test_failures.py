@@ -34,15 +34,15 @@ async def test_errors_have_their_class_and_tries_are_bounded(
     async with connected(kind, fake.address, retries=times - 1) as client:
         with pytest.raises(errors.BY_REASON[error.reason]) as raised:
             await client.embed(["a"])
-    found = raised.value
-    assert (str(found), found.reason, found.field, found.retry_after) == (
+    refusal = raised.value
+    assert (str(refusal), refusal.reason, refusal.field, refusal.retry_after) == (
         error.message,
         error.reason,
         error.field,
         error.retry_after,
     )
-    assert found.code.name == error.status
-    assert found.request_id == fake.metadata[-1]["x-request-id"]
+    assert refusal.code.name == error.status
+    assert refusal.request_id == fake.metadata[-1]["x-request-id"]
     assert len(fake.asked) == times
 
 
