@@ -4,7 +4,6 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -16,25 +15,18 @@ from selvage.errors import Cancelled, from_call
 from selvage.messages.inputs import Operation
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
 
-
-@dataclass(frozen=True, slots=True)
-class Rpc:
-    """An rpc of the contract. `path`: its name as gRPC sends it. `reply`: the function that parses a reply's bytes."""
-
-    path: str
-    reply: Callable[[bytes], Any]
-
-
-RPCS: dict[type[Any], Rpc] = {
-    GetMessageClass(method.input_type): Rpc(
-        f"/{service.full_name}/{method.name}", GetMessageClass(method.output_type).FromString
+RPCS: dict[type[Any], tuple[str, Callable[[bytes], Any]]] = {
+    GetMessageClass(method.input_type): (
+        f"/{service.full_name}/{method.name}",
+        GetMessageClass(method.output_type).FromString,
     )
     for contract in (embedding_pb2, ranking_pb2, classification_pb2, model_pb2)
     for service in contract.DESCRIPTOR.services_by_name.values()
     for method in service.methods
     if not method.client_streaming
 }
-"""The rpcs of the public contract that the clients call, by the class of their request. Read from its descriptors."""
+"""The rpcs of the public contract that the clients call, by the class of their request: the path, and the function that
+parses a reply. Read from the descriptors of the contract."""
 
 
 class Transport:
@@ -128,9 +120,8 @@ class Transport:
         if self._loop is not loop:
             raise RuntimeError(f"the {self._owner} belongs to the event loop of its first call: make one in each")
         if kind not in self._methods:
-            self._methods[kind] = self._channel.unary_unary(
-                RPCS[kind].path, request_serializer=kind.SerializeToString, response_deserializer=RPCS[kind].reply
-            )
+            path, parse = RPCS[kind]
+            self._methods[kind] = self._channel.unary_unary(path, kind.SerializeToString, parse)
         return self._methods[kind]
 
     def _closed_error(self, request_id: str = "") -> Cancelled:

@@ -225,10 +225,10 @@ def tell(error: SelvageError, context: grpc.ServicerContext) -> None:
 class _Handlers(grpc.GenericRpcHandler):
     def __init__(self, frontend: FakeFrontend) -> None:
         self._by_path = {
-            rpc.path: grpc.unary_unary_rpc_method_handler(
+            path: grpc.unary_unary_rpc_method_handler(
                 frontend.answer, kind.FromString, lambda reply: reply.SerializeToString()
             )
-            for kind, rpc in RPCS.items()
+            for kind, (path, _) in RPCS.items()
         }
 
     def service(self, details: Any) -> Any:

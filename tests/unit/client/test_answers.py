@@ -87,14 +87,6 @@ async def test_scores_and_max_sim_are_matrices_or_pairs(fake: FakeFrontend, kind
         assert np.array_equal(await client.max_sim(["abc", "d"], arrays[:2]), [[3, 6], [1, 2]])
 
 
-async def test_cards_are_told(fake: FakeFrontend, kind: str) -> None:
-    """One by name, or all."""
-    async with connected(kind, fake.address, model="mine") as client:
-        assert (await client.model()).id == "mine"
-        assert (await client.model("other")).id == "other"
-        assert [card.id for card in await client.models()] == ["one", "two"]
-
-
 async def test_what_is_too_large_for_a_reply_comes_in_halves(fake: FakeFrontend, kind: str) -> None:
     """Each as often as it takes; a single text that is too large is told."""
     fake.refuse = lambda request: served.ResultTooLarge("over 64 MiB") if len(request.texts) > 100 else None

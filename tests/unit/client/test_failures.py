@@ -59,11 +59,3 @@ async def test_a_deadline_covers_all_parts(fake: FakeFrontend, kind: str, where:
         assert isinstance(raised.value, errors.DeadlineExceeded)
         assert len(fake.asked) < 3
         assert (await client.embed("a", timeout=math.inf)).shape == (3,)
-
-
-async def test_parts_that_leave_each_other_no_room_are_sent_one_by_one(fake: FakeFrontend, kind: str) -> None:
-    """A refusal beside other parts of the same call is no failure, however long these take."""
-    full = served.Overloaded("others hold the bytes", retry_after=0.01)
-    fake.refuse, fake.seconds = lambda _: full if fake.at_once > 1 else None, 0.1
-    async with connected(kind, fake.address, retries=0, in_flight=4) as client:
-        assert (await client.embed(MANY)).shape == (1300, 3)
