@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from selvage.bulk import Failed
+from selvage.bulk.arrow_columns import OPTIONS, pyarrow, vector_schema
 from selvage.bulk.sender import IN_FLIGHT, Sender, Target, Work, card_of
-from selvage.bulk.vectors import OPTIONS, pyarrow, vector_schema
 from selvage.client import Client
 from selvage.messages.options import enum_names
 from selvage.results import ModelCard

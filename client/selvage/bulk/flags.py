@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn, get_args, get_type_hints
 
+from selvage.bulk.arrow_columns import OPTIONS
 from selvage.bulk.reader import Columns
 from selvage.bulk.sender import IN_FLIGHT
-from selvage.bulk.vectors import OPTIONS
 from selvage.connection import DEFAULT, TLS, Settings, check_target
 from selvage.messages.options import DEFAULTS, ENUMS, VectorOptions, enum_names, explanations
 from selvage.v1 import vectors_pb2

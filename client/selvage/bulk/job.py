@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from selvage.bulk import Failed
+from selvage.bulk.arrow_columns import pyarrow
 from selvage.bulk.files import MANIFEST, InputFile, find_inputs, identity_of
 from selvage.bulk.flags import BulkOptions
 from selvage.bulk.reader import NUMBERS, Reader, RowPlan, check_inputs
 from selvage.bulk.sender import Sender, Target, Work, card_of
 from selvage.bulk.shards import Manifest, Shards, lock, published_files, remove_drafts
-from selvage.bulk.vectors import pyarrow
 from selvage.results import ModelCard
 
 TABLE_ROWS = {"dense": 4096, "sparse": 4096, "multi_vector": 512}

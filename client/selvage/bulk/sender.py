@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from selvage.bulk import Failed
-from selvage.bulk.vectors import vector_table
+from selvage.bulk.arrow_columns import vector_table
 from selvage.calls.split_call import pause_after
 from selvage.calls.streamed_call import BATCH_LETTERS, BATCH_SECONDS
 from selvage.errors import (

@@ -4,6 +4,7 @@ A shard's files appear together, and count as finished once the manifest names t
 continues where the manifest ends, and writes files anew that the manifest does not name.
 """
 
+import fcntl
 import json
 import os
 from base64 import b64encode
@@ -124,10 +125,6 @@ class Manifest:
 def lock(path: Path) -> Any:
     """Locks a manifest for one command as long as the result lives. Raises Failed where another one has it."""
     stream = path.with_name(f".{path.name}.lock").open("w")
-    try:
-        import fcntl
-    except ImportError:  # this system has no such locks
-        return stream
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
