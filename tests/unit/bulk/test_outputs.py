@@ -40,13 +40,10 @@ class Scripted(FakeClient):
         )
 
 
-def source(folder: Path) -> str:
-    return jsonl(folder / "a.jsonl", [str(number) for number in range(COUNT)])
-
-
 def test_all_outputs_of_one_pass(tmp_path: Path) -> None:
     """Texts with no entries at all among them; each table of rows is a group."""
-    flags = (source(tmp_path), "--outputs", "dense,sparse,multi-vector", "--data-type", "int8", "--batch-size", "4")
+    source = jsonl(tmp_path / "a.jsonl", [str(number) for number in range(COUNT)])
+    flags = (source, "--outputs", "dense,sparse,multi-vector", "--data-type", "int8", "--batch-size", "4")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("selvage.bulk.job.TABLE_ROWS", {"dense": 2, "sparse": 2, "multi_vector": 2})
         embed(tmp_path / "o", *flags, clients=[Scripted()])

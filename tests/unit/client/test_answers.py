@@ -97,14 +97,6 @@ async def test_what_is_too_large_for_a_reply_comes_in_halves(fake: FakeFrontend,
             await client.embed(["a", "b"])
 
 
-async def test_one_long_pair_makes_one_request_more(fake: FakeFrontend, kind: str) -> None:
-    """Each text counts with its own pair."""
-    async with connected(kind, fake.address) as client:
-        classes = await client.classify(MANY[:300], ["b"] * 299 + ["c" * 300_000])
-    assert classes.scores.shape[0] == 300
-    assert len(fake.asked) == 2
-
-
 async def test_progress_is_shown_on_request(
     fake: FakeFrontend, kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,10 +16,7 @@ def test_every_reason_of_the_service_has_a_class() -> None:
     for reason, kind in served.items():
         assert errors.BY_REASON[reason].status == kind.status
         assert issubclass(errors.BY_REASON[reason], errors.InvalidInput) == (kind.status == "INVALID_ARGUMENT")
-
-
-def test_errors_are_those_of_python_as_well() -> None:
-    """Callers who know no gRPC catch what they know."""
+    # Callers who know no gRPC catch what they know.
     assert issubclass(errors.InvalidInput, ValueError)
     assert issubclass(errors.DeadlineExceeded, TimeoutError)
     assert issubclass(errors.Unavailable, ConnectionError)

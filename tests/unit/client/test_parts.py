@@ -284,6 +284,11 @@ def test_a_part_that_fails_once_the_list_is_whole_is_not_sent_again(error: Selva
     assert call.done
 
 
+def test_each_text_counts_with_its_own_pair() -> None:
+    parts = list(methods.classify(Nobody(), ["a"] * 300, ["b"] * 299 + ["c" * 300_000]).parts())
+    assert [part.size for part in parts] == [299, 1]
+
+
 def test_a_short_list_is_no_part_of_one() -> None:
     """It is sent once."""
     operation = methods.rerank(Nobody(), "a query", ["a", "b"])
