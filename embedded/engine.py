@@ -8,9 +8,9 @@ from typing import Unpack
 from embedded.options import EngineOptions, settings_of
 from embedded.services import running_services
 from gpu_worker.schedule.driver import DeviceLost
-from selvage.client import Blocking, LoopThread
+from selvage.background import Session
+from selvage.client import Blocking
 from selvage.connection import Settings
-from selvage.transport import check_process
 from shared.errors import ModelRefused
 
 OWNER = "engine"
@@ -45,23 +45,25 @@ class Engine(Blocking):
         Raises ValueError where the model is refused, in one line, or a value makes no sense; TypeError for an unknown
         option; RuntimeError where the device fails.
         """
-        settings = Settings.of("unix:", timeout=timeout, in_flight=in_flight)  # checked before a model is loaded
-        loop, address = start(str(model), options)
-        super().__init__(replace(settings, target=address), loop, OWNER)
+        settings = Settings(target="unix:", timeout=timeout, in_flight=in_flight)  # checked before a model is loaded
+        session, address = start(str(model), options)
+        super().__init__(replace(settings, target=address), session, OWNER)
         self._name = str(model)
 
     def __repr__(self) -> str:
         return f"Engine({self._name!r}, timeout={self.settings.timeout:g})"
 
 
-def start(model: str, options: EngineOptions) -> tuple[LoopThread, str]:
-    """Loads a model; the loop that runs its services, which end with it, and their address. Raises as `Engine` does."""
-    settings, loop = settings_of(model, options), LoopThread(OWNER)
-    check_process()
+def start(model: str, options: EngineOptions) -> tuple[Session, str]:
+    """Loads a model; the session in which its services run, which end with it, and their address.
+
+    Raises as `Engine` does.
+    """
+    settings, session = settings_of(model, options), Session(OWNER)
     try:
-        return loop, loop.enter(running_services(settings))
+        return session, session.enter(running_services(settings))
     except BaseException as error:  # Ctrl-C too: what is loaded then goes again
-        loop.stop()
+        session.stop()
         if isinstance(error, ModelRefused):
             raise ValueError(f"model = {model!r}: {error}") from error
         if isinstance(error, DeviceLost):

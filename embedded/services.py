@@ -4,12 +4,13 @@ import asyncio
 import math
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import structlog
@@ -32,6 +33,7 @@ from shared.server.calls import Calls
 from shared.server.grpc_server import Server
 from shared.server.options import PUBLIC_SERVICES
 
+T = TypeVar("T")
 ANY = sys.maxsize
 BOUNDS = Bounds(requests=ANY, size=ANY, slow_reads=ANY, streams=ANY, read_seconds=math.inf)
 """No limits: the only caller limits itself by its threads and by the parts that it has in flight."""
@@ -88,7 +90,7 @@ async def running_services(settings: WorkerSettings) -> AsyncIterator[str]:
     try:
         if worker.model.placement.device.type == "cpu":
             keep_freed_memory()
-        reading = read_files(worker.model.tokenizer_files, worker.card)
+        reading = await _aside(read_files, worker.model.tokenizer_files, worker.card)
         served = ServedModel(card=worker.card, texts=reading, queued_tokens=QUEUED_TOKENS)
         adapters = [replace(served, card=card, texts=reading.with_card(card), adapter=True) for card in worker.adapters]
         resident = Resident(worker.driver, served, *adapters)
@@ -102,7 +104,13 @@ async def running_services(settings: WorkerSettings) -> AsyncIterator[str]:
     finally:
         worker.serving.cancel()
         worker.driver.close()
-        worker.shut_down()
+        await _aside(worker.shut_down)
+
+
+async def _aside(work: Callable[..., T], *arguments: Any) -> T:
+    """Runs what takes long in a thread of its own: the loop has the calls of other clients and engines too."""
+    with ThreadPoolExecutor(1, "selvage-aside") as threads:
+        return await asyncio.get_running_loop().run_in_executor(threads, work, *arguments)
 
 
 @asynccontextmanager

@@ -7,8 +7,9 @@
 It needs only grpcio, protobuf, googleapis-common-protos and numpy. The public names are imported at their first use,
 because services import this package for its generated code alone.
 
-    client, async_client             Client, AsyncClient
+    client                           AsyncClient, Client
     transport                        how both send
+    background                       the event loop of clients that block
     connection                       TLS, channel options, headers; what targets look like
     errors, results                  what calls raise and return
     calls                            the methods, and how their calls are split and retried
@@ -23,8 +24,7 @@ from types import ModuleType
 from typing import Any
 
 _HOMES = {
-    "client": ["Client"],
-    "async_client": ["AsyncClient"],
+    "client": ["AsyncClient", "Client"],
     "connection": ["TLS"],
     "errors": [
         "Cancelled",

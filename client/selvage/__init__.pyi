@@ -1,7 +1,7 @@
 """The public names of `selvage`, for type checkers; `__init__.py` imports each at its first use."""
 
 from embedded.engine import Engine as Engine
-from selvage.async_client import AsyncClient as AsyncClient
+from selvage.client import AsyncClient as AsyncClient
 from selvage.client import Client as Client
 from selvage.connection import TLS as TLS
 from selvage.errors import Cancelled as Cancelled

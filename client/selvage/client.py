@@ -1,175 +1,66 @@
-"""The client whose methods block: those of `AsyncClient`, run on an event loop in a thread of the client's own.
+"""Both clients: `AsyncClient`, and `Client`, whose methods block. Their calls run on one event loop of the process.
 
-gRPC's asyncio has one source of events in a process, which wakes every event loop. With grpcio 1.80 those that find
-nothing log a BlockingIOError each time (grpc/grpc#25364; not so with 1.85); such records of any loop are dropped.
+`calls.methods` makes requests and reads replies; `SplitCall` and `StreamedCall` decide what to send and when;
+`Transport` sends it.
 """
 
 import asyncio
-import atexit
-import logging
-import os
-import threading
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from concurrent.futures import CancelledError, Future
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from itertools import chain
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
+from selvage.background import Session
 from selvage.calls import methods
 from selvage.calls.methods import as_method
-from selvage.calls.progress import progress_shown
-from selvage.calls.streamed_call import StreamedCall
+from selvage.calls.streamed_call import BATCHES_AHEAD, END, StreamedCall
 from selvage.connection import DEFAULT, ClientOptions, Settings
-from selvage.errors import Cancelled
 from selvage.messages.inputs import Operation
-from selvage.transport import EmbeddingStream, Transport
+from selvage.transport import Transport
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
-EXIT_SECONDS = 5.0
-"""Longest wait, at the interpreter's exit, for the end of a loop that nobody has closed."""
 
 
-def is_no_empty_wake(record: logging.LogRecord) -> bool:
-    """False for the record of a loop that gRPC has woken without an event for it."""
-    error = record.exc_info[1] if record.exc_info else None
-    return not (isinstance(error, BlockingIOError) and "PollerCompletionQueue" in record.getMessage())
+def awaited(
+    method: Callable[Concatenate[Any, P], Operation[R]],
+) -> Callable[Concatenate["AsyncClient", P], Coroutine[Any, Any, R]]:
+    """Makes a method whose result is awaited."""
+
+    async def run(self: "AsyncClient", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        operation = method(self, *args, **kwargs)
+        await self._transport.send(operation)
+        return operation.result()
+
+    return as_method(run, method)
 
 
-class LoopThread:
-    """An event loop that begins with the first coroutine and ends with `close`. Threads may share it.
+def awaited_in_turn(
+    method: Callable[Concatenate[Any, P], StreamedCall],
+) -> Callable[Concatenate["AsyncClient", P], AsyncIterator[Any]]:
+    """Makes a method that yields the results of its streamed call, to be awaited."""
 
-    What was entered into it ends before the loop does, the last first. It does not survive a fork.
-    """
+    def run(self: "AsyncClient", /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[Any]:
+        return self._iterate(method(self, *args, **kwargs))
 
-    def __init__(self, owner: str) -> None:
-        """`owner`: what errors call the object that the loop belongs to, such as "client"."""
-        self._owner = owner
-        self._lock = threading.RLock()  # the garbage collector may close a generator in between, which comes here again
-        self._process = os.getpid()
-        self._entered = AsyncExitStack()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._end: asyncio.Event | None = None
-        self._closed = False
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine, and returns its result. An exception in this thread, such as Ctrl-C, cancels it.
-
-        Raises Cancelled where the loop was closed before the coroutine ended, RuntimeError in a forked process.
-        """
-        future = self._begin(work)
-        try:
-            return future.result()
-        except CancelledError:
-            raise self._closed_error() from None
-        except BaseException:
-            future.cancel()
-            raise
-        finally:
-            del future  # holds the error, whose traceback holds this frame: a cycle
-
-    def finish(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs a coroutine that ends something, unless the loop is gone, with which it has ended. Raises nothing.
-
-        On the thread of the loop, where the garbage collector may close a generator, it is not waited for.
-        """
-        with suppress(Cancelled, RuntimeError):
-            if threading.current_thread() is self._thread:
-                self._begin(work)
-            else:
-                self.run(work)
-
-    def enter(self, context: AbstractAsyncContextManager[T]) -> T:
-        """Enters a context, which is left when the loop ends."""
-        return self.run(self._entered.enter_async_context(context))
-
-    def call_at_end(self, close: Callable[[], Awaitable[None]]) -> None:
-        """Has the loop call `close` when it ends, before those that were given earlier, and wait for it."""
-        self._entered.push_async_callback(close)
-
-    def stop(self) -> None:
-        """Ends the loop without waiting. Coroutines that run on it are cancelled. May be called repeatedly."""
-        if os.getpid() != self._process:
-            return
-        with self._lock:
-            if self._loop is not None and self._end is not None and not self._closed:
-                self._loop.call_soon_threadsafe(self._end.set)
-            self._closed = True
-
-    def close(self, seconds: float | None = None) -> None:
-        """Ends the loop, and waits until its thread has ended, at most so long."""
-        self.stop()
-        thread = self._thread
-        if thread is not None and os.getpid() == self._process and threading.current_thread() is not thread:
-            thread.join(seconds)
-
-    def _begin(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
-        """Begins a coroutine on the loop, which the first one starts. Raises Cancelled, RuntimeError."""
-        try:
-            if os.getpid() != self._process and self._loop is not None:
-                article = "an" if self._owner[0] in "aeiou" else "a"
-                raise RuntimeError(f"{article} {self._owner} does not survive a fork: make one in each process")
-            with self._lock:  # a loop ends after it, and with it what was begun: nobody waits for ever
-                if self._closed:
-                    raise self._closed_error()
-                if self._loop is None:
-                    self._start()
-                assert self._loop is not None
-                return asyncio.run_coroutine_threadsafe(work, self._loop)
-        except BaseException:
-            work.close()
-            raise
-
-    def _start(self) -> None:
-        asyncio_log = logging.getLogger("asyncio")
-        asyncio_log.addFilter(is_no_empty_wake)  # again and again the same one: it is added once
-        self._process = os.getpid()
-        self._loop, self._end = asyncio.new_event_loop(), asyncio.Event()
-        self._thread = threading.Thread(
-            target=_run, args=(self._loop, self._end, self._entered), daemon=True, name=f"selvage-{self._owner}"
-        )
-        self._thread.start()
-        _started.add(self)
-
-    def _closed_error(self) -> Cancelled:
-        return Cancelled(f"the {self._owner} was closed")
-
-
-def _run(loop: asyncio.AbstractEventLoop, end: asyncio.Event, entered: AsyncExitStack) -> None:
-    """Runs the loop in its thread until `end` is set. It holds no owner of the loop: one that is forgotten is deleted,
-    and that ends the loop."""
-
-    async def live() -> None:
-        async with entered:
-            await end.wait()
-
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        runner.run(live())
-
-
-_started: "weakref.WeakSet[LoopThread]" = weakref.WeakSet()
-
-
-@atexit.register
-def _end_all() -> None:
-    """Ends all loops before the interpreter stops their threads, which may hold locks of gRPC."""
-    for thread in list(_started):
-        thread.close(EXIT_SECONDS)
+    return as_method(run, method)
 
 
 def blocking(method: Callable[Concatenate[Any, P], Operation[R]]) -> Callable[Concatenate["Blocking", P], R]:
     """Makes a method that returns when its operation is done."""
 
     def run(self: "Blocking", /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._run(method(self, *args, **kwargs))
+        operation = method(self, *args, **kwargs)
+        self._session.run(self._transport.send(operation))
+        return operation.result()
 
     return as_method(run, method)
 
 
-def iterating(
+def in_turn(
     method: Callable[Concatenate[Any, P], StreamedCall],
 ) -> Callable[Concatenate["Blocking", P], Iterator[Any]]:
     """Makes a method that yields the results of its streamed call."""
@@ -180,15 +71,83 @@ def iterating(
     return as_method(run, method)
 
 
-class Blocking:
-    """What `Client` and `Engine` have in common: methods that block. Threads may share it."""
+class AsyncClient:
+    """The client for asyncio: the methods of `Client`, to be awaited, and `async for` over `embed_stream`.
 
-    def __init__(self, settings: Settings, loop: LoopThread, owner: str) -> None:
-        """`loop`: runs the calls, and ends with this object. `owner`: what errors call this object that was closed."""
+    It belongs to the event loop of its first call. Cancelling a task cancels its calls.
+    """
+
+    def __init__(self, target: str = DEFAULT, **options: Unpack[ClientOptions]) -> None:
+        """Takes the options of `Client`. Nothing is sent yet. Raises ValueError."""
+        self.settings = Settings(target=target, **options)
+        self._transport = Transport(self.settings)
+
+    embed = awaited(methods.embed)
+    rerank = awaited(methods.rerank)
+    score = awaited(methods.score)
+    max_sim = awaited(methods.max_sim)
+    classify = awaited(methods.classify)
+    classify_tokens = awaited(methods.classify_tokens)
+    tokenize = awaited(methods.tokenize)
+    detokenize = awaited(methods.detokenize)
+    model = awaited(methods.model)
+    models = awaited(methods.models)
+    embed_stream = awaited_in_turn(methods.embed_stream)
+
+    async def close(self) -> None:
+        """Ends calls in progress, and the connection."""
+        await self._transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"AsyncClient({self.settings})"
+
+    async def _iterate(self, streamed: StreamedCall) -> AsyncIterator[Any]:
+        """Yields results while it reads texts. Raises SelvageError."""
+        begun: deque[tuple[Operation[Any], asyncio.Task[None]]] = deque()
+        try:
+            async for text in _as_async(streamed.source):
+                if (operation := streamed.add(text)) is not None:
+                    begun.append((operation, asyncio.ensure_future(self._transport.send(operation, streamed.pace))))
+                    await asyncio.sleep(0)  # it is sent even where the next text takes long
+                while begun and (text is END or len(begun) == BATCHES_AHEAD or begun[0][1].done()):
+                    await begun[0][1]
+                    for result in begun.popleft()[0].result():
+                        yield result
+        finally:
+            tasks = [task for _, task in begun]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _as_async(texts: Any) -> AsyncIterator[Any]:
+    """Iterates over texts that come from an iterator or an asynchronous iterator, and then over END."""
+    if hasattr(texts, "__aiter__"):
+        async for text in texts:
+            yield text
+    else:
+        for text in texts:
+            yield text
+    yield END
+
+
+class Blocking:
+    """What `Client` and `Engine` have in common: the methods of `AsyncClient`, which block the calling thread."""
+
+    def __init__(self, settings: Settings, session: Session, owner: str) -> None:
+        """`session`: runs the calls, and ends with this object. `owner`: what errors call this object once closed."""
         self.settings = settings
-        self._loop, self._transport = loop, Transport(settings, owner)
-        loop.call_at_end(self._transport.close)
-        weakref.finalize(self, loop.stop).atexit = False
+        self._session, self._transport = session, Transport(settings, owner)
+        session.call_at_end(self._transport.close)
+        weakref.finalize(self, session.stop).atexit = False
 
     embed = blocking(methods.embed)
     rerank = blocking(methods.rerank)
@@ -200,11 +159,11 @@ class Blocking:
     detokenize = blocking(methods.detokenize)
     model = blocking(methods.model)
     models = blocking(methods.models)
-    embed_stream = iterating(methods.embed_stream)
+    embed_stream = in_turn(methods.embed_stream)
 
     def close(self) -> None:
         """Ends calls in progress, and the connection."""
-        self._loop.close()
+        self._session.close()
 
     def __enter__(self) -> Self:
         return self
@@ -215,38 +174,26 @@ class Blocking:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.settings})"
 
-    def _run(self, operation: Operation[R]) -> R:
-        with progress_shown(operation.size, operation.progress) as show_progress:
-            split_call = self._transport.split(operation, show_progress)
-            self._loop.run(self._transport.send_all(split_call))
-            return split_call.result()
-
     def _iterate(self, streamed: StreamedCall) -> Iterator[Any]:
         """Yields results while it reads texts, which it does in this thread. Raises SelvageError."""
-        source = iter(streamed.source)
-        stream: EmbeddingStream | None = None
+        begun: deque[tuple[Operation[Any], Future[None]]] = deque()
         try:
-            while True:
-                yield from streamed.ready_results()
-                if streamed.done:
-                    return
-                if streamed.wants_text:
-                    try:
-                        streamed.add_text(next(source))
-                    except StopIteration:
-                        streamed.end_texts()
-                if not streamed.only_reads or (stream is not None and stream.record_replies(streamed)):
-                    stream = self._loop.run(self._transport.advance(streamed, stream))
+            for text in chain(streamed.source, [END]):
+                if (operation := streamed.add(text)) is not None:
+                    begun.append((operation, self._session.begin(self._transport.send(operation, streamed.pace))))
+                while begun and (text is END or len(begun) == BATCHES_AHEAD or begun[0][1].done()):
+                    self._session.result(begun[0][1])
+                    yield from begun.popleft()[0].result()
         finally:
-            if stream is not None:
-                self._loop.finish(stream.close(cancel=not streamed.done))
+            for _, future in begun:
+                future.cancel()
 
 
 class Client(Blocking):
     """A connection to a frontend, or to many behind one name.
 
-    Threads may share it. Its first call starts a thread, which does not survive a fork: a process that forks makes its
-    clients after the fork.
+    Threads may share it. The first call of any client starts a thread, which does not survive a fork: a process that
+    forks makes its clients after the fork.
     """
 
     def __init__(self, target: str = DEFAULT, **options: Unpack[ClientOptions]) -> None:
@@ -265,5 +212,4 @@ class Client(Blocking):
 
         Nothing is sent yet. Raises ValueError for values that make no sense.
         """
-        settings = Settings.of(target, **options)
-        super().__init__(settings, LoopThread("client"), "client")
+        super().__init__(Settings(target=target, **options), Session("client"), "client")

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from selvage.bulk import Failed
+from selvage.bulk.arrow_columns import OPTIONS, pyarrow, vector_schema
 from selvage.bulk.sender import IN_FLIGHT, Sender, Target, Work, card_of
-from selvage.bulk.vectors import OPTIONS, pyarrow, vector_schema
 from selvage.client import Client
 from selvage.messages.options import enum_names
+from selvage.results import ModelCard
 from selvage.v1 import vectors_pb2
 
 
@@ -63,14 +64,7 @@ class BatchEmbedding:
         vectors = vector_options(output, options)
         others = {name: value for name, value in options.items() if name not in OPTIONS}
         targets = _targets(model, target, others)
-        try:
-            card = card_of(targets, patience, lambda line: print(line, file=sys.stderr, flush=True))
-            if fingerprint and fingerprint != card.fingerprint:
-                raise Failed(f"the model's fingerprint is {card.fingerprint}, wanted is {fingerprint}")
-        except Failed:
-            for opened in targets:
-                opened.client.close()
-            raise
+        card = _card(targets, patience, fingerprint)
         self.schema = result_schema(vectors, card.dimensions, card.multi_vector_dimensions)
         self._sender = Sender(
             targets,
@@ -146,3 +140,16 @@ def _targets(model: str, target: str | Sequence[str], others: Mapping[str, Any])
     from selvage import Engine
 
     return [Target(model, Engine(model, **others))]
+
+
+def _card(targets: Sequence[Target], patience: float, fingerprint: str) -> ModelCard:
+    """The card of the model. Raises Failed where there is none, or its fingerprint is another; the clients end then."""
+    try:
+        card = card_of(targets, patience, lambda line: print(line, file=sys.stderr, flush=True))
+        if fingerprint and fingerprint != card.fingerprint:
+            raise Failed(f"the model's fingerprint is {card.fingerprint}, wanted is {fingerprint}")
+    except Failed:
+        for target in targets:
+            target.client.close()
+        raise
+    return card

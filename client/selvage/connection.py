@@ -84,71 +84,56 @@ class ClientOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The options of a client; `Client` explains them. `metadata` holds all headers, the key's among them."""
+    """The options of a client; `Client` explains them. `all_metadata`: all headers, the key's among them.
 
-    target: str
-    model: str
-    key: str = field(repr=False)
-    tls: TLS | None
-    timeout: float
-    retries: int
-    in_flight: int
-    metadata: Metadata = field(repr=False)
+    Raises ValueError for values that make no sense.
+    """
 
-    @classmethod
-    def of(
-        cls,
-        target: str,
-        *,
-        model: str = "",
-        key: str = "",
-        tls: TLS | bool = False,
-        timeout: float = 60.0,
-        retries: int = 5,
-        in_flight: int = 4,
-        fairness_key: str = "",
-        priority: str = "",
-        metadata: Headers = (),
-    ) -> "Settings":
-        """Makes settings of the arguments of a client. Raises ValueError for values that make no sense."""
-        check_target(target, tls=bool(tls))
-        for name, value, least in (("timeout", timeout, 0.0), ("retries", retries, 0), ("in_flight", in_flight, 1)):
-            if not value >= least:
-                raise ValueError(f"{name} is {value}, must be at least {least}")
-        if key and not tls and is_public(target):
-            warnings.warn(f"the key goes to {target} in plain text; give tls=True", UserWarning, stacklevel=3)
-        options = {AUTHORIZATION: f"Bearer {key}" if key else "", KEY: fairness_key, PRIORITY: priority}
-        extra = metadata.items() if isinstance(metadata, Mapping) else metadata
+    target: str = DEFAULT
+    model: str = ""
+    key: str = field(default="", repr=False)
+    tls: TLS | bool = False
+    timeout: float = 60.0
+    retries: int = 5
+    in_flight: int = 4
+    fairness_key: str = ""
+    priority: str = ""
+    metadata: Headers = field(default=(), repr=False)
+    all_metadata: Metadata = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_target(self.target, tls=bool(self.tls))
+        least = {"timeout": (self.timeout, 0.0), "retries": (self.retries, 0), "in_flight": (self.in_flight, 1)}
+        for name, (value, smallest) in least.items():
+            if not value >= smallest:
+                raise ValueError(f"{name} is {value}, must be at least {smallest}")
+        if self.key and not self.tls and is_public(self.target):
+            warnings.warn(f"the key goes to {self.target} in plain text; give tls=True", UserWarning, stacklevel=4)
+        bearer = f"Bearer {self.key}" if self.key else ""
+        options = {AUTHORIZATION: bearer, KEY: self.fairness_key, PRIORITY: self.priority}
+        extra = self.metadata.items() if isinstance(self.metadata, Mapping) else self.metadata
         headers = (*((name, value) for name, value in options.items() if value), *extra)
         for name, value in headers:
             _check_header(name, value)
-        return cls(
-            target=target,
-            model=model,
-            key=key,
-            tls=TLS() if tls is True else tls or None,
-            timeout=timeout,
-            retries=retries,
-            in_flight=in_flight,
-            metadata=headers,
-        )
+        object.__setattr__(self, "all_metadata", headers)
 
     def channel(self) -> grpc.aio.Channel:
         """Makes a new channel, of the event loop that runs."""
-        if self.tls is None:
+        if not self.tls:
             return grpc.aio.insecure_channel(self.target, options=CHANNEL_OPTIONS)
-        credentials = grpc.ssl_channel_credentials(self.tls.ca, self.tls.key, self.tls.certificate)
-        named = [("grpc.ssl_target_name_override", self.tls.name)] if self.tls.name else []
-        return grpc.aio.secure_channel(self.target, credentials, options=[*CHANNEL_OPTIONS, *named])
+        tls = TLS() if self.tls is True else self.tls
+        credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.certificate)
+        override = [("grpc.ssl_target_name_override", tls.name)] if tls.name else []
+        return grpc.aio.secure_channel(self.target, credentials, options=[*CHANNEL_OPTIONS, *override])
 
     def headers(self) -> tuple[str, Metadata]:
         """A request id, and the metadata of a call with it. The id is new unless the caller's metadata has one."""
-        request_id = next((value for name, value in self.metadata if name == REQUEST_ID), None)
+        request_id = next((value for name, value in self.all_metadata if name == REQUEST_ID), None)
         if request_id is not None:
             text = request_id if isinstance(request_id, str) else request_id.decode(errors="replace")
-            return text, self.metadata
+            return text, self.all_metadata
         new_id = uuid.uuid4().hex
-        return new_id, (*self.metadata, (REQUEST_ID, new_id))
+        return new_id, (*self.all_metadata, (REQUEST_ID, new_id))
 
     def __str__(self) -> str:
         secured = "TLS" if self.tls else "plain text"

@@ -159,14 +159,13 @@ BY_STATUS: dict[str, type[SelvageError]] = {
     "DEADLINE_EXCEEDED": DeadlineExceeded,
     "UNAUTHENTICATED": Denied,
     "PERMISSION_DENIED": Denied,
-    "CANCELLED": Cancelled,
-    "INTERNAL": Internal,
+    **dict.fromkeys(("CANCELLED", "INTERNAL", "UNKNOWN"), Unavailable),  # so does a connection that breaks show
 }
 """Errors of calls that carry no reason, because the connection failed or a proxy answered instead of the service."""
 
 
 def from_call(call: Any, request_id: str) -> SelvageError:
-    """The error of a failed call: of a `grpc.RpcError` that is its `grpc.Call` too, or of a `grpc.aio.AioRpcError`."""
+    """The error of a failed call, from its `grpc.aio.AioRpcError`."""
     reason, field, retry_after = "", "", None
     for key, value in call.trailing_metadata() or ():
         if key == DETAILS:
@@ -179,36 +178,10 @@ def from_call(call: Any, request_id: str) -> SelvageError:
     return kind(message, reason=reason, field=field, retry_after=retry_after, request_id=request_id, code=code)
 
 
-def from_ended_stream(call: Any, request_id: str) -> SelvageError:
-    """The error with which a stream has ended; Unavailable where another stream may work.
-
-    A connection that breaks shows as one of several statuses, such as INTERNAL where grpc.aio is writing. An error that
-    the service itself sends has details, and is returned as it is.
-    """
-    error = from_call(call, request_id)
-    from_service = any(key == DETAILS for key, _ in call.trailing_metadata() or ())
-    if from_service or error.code.name not in ("INTERNAL", "UNKNOWN", "CANCELLED"):
-        return error
-    return Unavailable(f"the stream broke: {error}", request_id=request_id, code=error.code)
-
-
-def from_stream(message: Any, request_id: str) -> SelvageError:
-    """The error of one request of a stream, from its `selvage.v1.StreamError`."""
-    code = next((code for code in grpc.StatusCode if code.value[0] == message.code), grpc.StatusCode.UNKNOWN)
-    wait = message.retry_after.ToMicroseconds() / 1e6 if message.HasField("retry_after") else None
-    kind = BY_REASON.get(message.reason) or _by_status(code, message.message)
-    return kind(
-        message.message, reason=message.reason, field=message.field, retry_after=wait, request_id=request_id, code=code
-    )
-
-
 def _details(details: Iterable[Any], retry_after: float | None) -> tuple[str, str, float | None]:
     """Reason, field and retry_after of an error's details; `retry_after` is kept where the details have none."""
-    info, violations, retry = (
-        error_details_pb2.ErrorInfo(),
-        error_details_pb2.BadRequest(),
-        error_details_pb2.RetryInfo(),
-    )
+    info, violations = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
+    retry = error_details_pb2.RetryInfo()
     for detail in details:
         detail.Unpack(info)
         detail.Unpack(violations)

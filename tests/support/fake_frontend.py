@@ -156,10 +156,10 @@ ANSWERS: dict[str, Callable[[Any], Any]] = {
 
 
 class FakeFrontend:
-    """`refuse` says what is wrong with a request, None where nothing is; `stream` answers a whole EmbedStream.
+    """`refuse` says what is wrong with a request, None where nothing is.
 
-    While it `holds`, it answers nobody: a call ends when its caller has gone. The first answers wait until so many are
-    asked for `together`.
+    A request that it `holds` is not answered: the call ends when its caller has gone. The first answers wait until so
+    many are asked for `together`.
 
     `asked`: all requests, as they came; `metadata`: of each; `most_at_once`: how many were being answered at a time;
     `cancelled`: of how many the caller had gone.
@@ -170,10 +170,9 @@ class FakeFrontend:
         self.metadata: list[dict[str, Any]] = []
         self.refusals: deque[SelvageError] = deque()
         self.refuse: Callable[[Any], SelvageError | None] = lambda _: None
-        self.stream: Callable[[Iterator[Any], int], Iterator[Any]] = lambda requests, _: map(answer_batch, requests)
-        self.streams = self.cancelled = 0
-        self.seconds, self.together, self.holds = 0.0, 0, False
-        self.at_once = self.most_at_once = 0
+        self.holds: Callable[[Any], bool] = lambda _: False
+        self.seconds, self.together = 0.0, 0
+        self.at_once = self.most_at_once = self.cancelled = 0
         self._lock = threading.Lock()
         self._server = grpc.server(ThreadPoolExecutor(32), options=server_options(connection_age=False))
         self._server.add_generic_rpc_handlers((_Handlers(self),))
@@ -202,7 +201,7 @@ class FakeFrontend:
             error = self.refusals.popleft() if self.refusals else self.refuse(request)
         if self.seconds and error is None:
             time.sleep(self.seconds)
-        while self.holds and error is None and context.is_active():
+        while self.holds(request) and error is None and context.is_active():
             time.sleep(0.01)
         while self.most_at_once < self.together:
             time.sleep(0.001)
@@ -212,20 +211,6 @@ class FakeFrontend:
         if error is not None:
             tell(error, context)
         return ANSWERS[type(request).__name__](request)
-
-    def answer_stream(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
-        number, self.streams = self.streams, self.streams + 1
-        if self.refusals:
-            tell(self.refusals.popleft(), context)
-        context.send_initial_metadata(())
-        try:
-            yield from self.stream(requests, number)
-        except SelvageError as error:
-            tell(error, context)
-
-
-def answer_batch(batch: Any) -> embedding_pb2.EmbedStreamResponse:
-    return embedding_pb2.EmbedStreamResponse(id=batch.id, response=embed(batch.request))
 
 
 def tell(error: SelvageError, context: grpc.ServicerContext) -> None:
@@ -240,14 +225,10 @@ def tell(error: SelvageError, context: grpc.ServicerContext) -> None:
 class _Handlers(grpc.GenericRpcHandler):
     def __init__(self, frontend: FakeFrontend) -> None:
         self._by_path = {
-            rpc.path: grpc.stream_stream_rpc_method_handler(
-                frontend.answer_stream, kind.FromString, lambda reply: reply.SerializeToString()
-            )
-            if rpc.path.endswith("Stream")
-            else grpc.unary_unary_rpc_method_handler(
+            path: grpc.unary_unary_rpc_method_handler(
                 frontend.answer, kind.FromString, lambda reply: reply.SerializeToString()
             )
-            for kind, rpc in RPCS.items()
+            for kind, (path, _) in RPCS.items()
         }
 
     def service(self, details: Any) -> Any:

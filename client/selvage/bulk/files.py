@@ -3,13 +3,13 @@
 import glob
 import hashlib
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from selvage.bulk import Failed
-from selvage.bulk.shards import is_output_name
 
 SUFFIXES = {
     ".jsonl": "jsonl",
@@ -20,6 +20,10 @@ SUFFIXES = {
     ".parquet": "parquet",
     ".pq": "parquet",
 }
+SHARD_FILE = re.compile(r"part-(\d{6,})\.parquet|_bad-(\d{6,})\.jsonl")
+"""Names of the files of a shard of the output."""
+MANIFEST = "_manifest.json"
+"""The file of the manifest of an output. Readers of Parquet skip such names."""
 HASHED_BYTES = 64 * 1024
 """Bytes at either end of a file that are hashed."""
 
@@ -67,7 +71,8 @@ def _is_output(path: str, pattern: str, output: Path, real_path: Callable[[str],
     """Whether an earlier command wrote a file. Raises Failed for any other input in the output folder."""
     if real_path(str(output)) != real_path(os.path.dirname(path)):
         return False
-    if not is_output_name(Path(path).name):
+    name = os.path.basename(path)
+    if name != MANIFEST and not SHARD_FILE.fullmatch(name):
         raise Failed(f"--output: {output} holds the input {path}; take another folder")
     if path == pattern:
         fault = f"--output: the input {path} is an output of such a command"

@@ -4,15 +4,14 @@ import argparse
 import difflib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args, get_type_hints
 
+from selvage.bulk.arrow_columns import OPTIONS
 from selvage.bulk.reader import Columns
 from selvage.bulk.sender import IN_FLIGHT
-from selvage.bulk.vectors import OPTIONS
 from selvage.connection import DEFAULT, TLS, Settings, check_target
-from selvage.messages.options import enum_names
+from selvage.messages.options import DEFAULTS, ENUMS, VectorOptions, enum_names, explanations
 from selvage.v1 import vectors_pb2
 
 EXAMPLES = """
@@ -31,12 +30,12 @@ RESERVED = ("row", "id", "tokens", "truncated", "dense", "sparse", "multi_vector
 """Names of the output's own columns."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BulkOptions:
-    """All options of the command.
+class BulkOptions(argparse.Namespace):
+    """All options of the command: its flags, and what `parse` makes of them.
 
-    `vectors`: those of `Client.embed`. `targets`: addresses, `connection`: the other options of `Client`. `engine`: the
-    model that this process runs instead, with `engine_options`.
+    `index` and `count`: the I and N of `--shard`. `vectors`: the options of `Client.embed`. `targets`: addresses,
+    `connection`: the other options of `Client`. `engine`: the model that this process runs instead, with
+    `engine_options`.
     """
 
     inputs: Sequence[str]
@@ -77,28 +76,21 @@ class BulkOptions:
 def parse(command_line: Sequence[str]) -> BulkOptions:
     """Parses the command line. A flag that makes no sense ends the process with a line that names it, and status 2."""
     parser = _parser()
-    arguments = parser.parse_args(command_line)
-    columns = Columns(text=arguments.text_column, id=arguments.id_column, copied=_names(arguments.keep))
-    twice = [name for name in columns.copied if columns.extra.count(name) > 1]
-    if twice:
-        parser.error(f"--keep: {twice[0]!r} is kept already")
+    options = parser.parse_args(command_line, BulkOptions())
+    columns = options.columns = Columns(text=options.text_column, id=options.id_column, copied=_names(options.keep))
     for name in columns.copied:
+        if columns.extra.count(name) > 1:
+            parser.error(f"--keep: {name!r} is kept already")
         if name in RESERVED or name.startswith(("dense_", "sparse_", "multi_vector_")):
             parser.error(f"--keep: the output has a column {name!r} of its own")
-    if arguments.prompt is not None and arguments.prompt_name is not None:
+    if options.prompt is not None and options.prompt_name is not None:
         parser.error("--prompt and --prompt-name exclude each other")
-    index, count = _shard(parser, arguments.shard)
-    as_given = ("inputs", "keep_empty", "skip_errors", "output", "rows_per_shard", "restart", "engine", "patience")
-    return BulkOptions(
-        **{name: getattr(arguments, name) for name in (*as_given, "batch_size", "in_flight")},
-        columns=columns,
-        index=index,
-        count=count,
-        vectors=_vectors(parser, arguments),
-        targets=arguments.target or [DEFAULT],
-        connection=_connection(parser, arguments),
-        engine_options=_engine_options(parser, arguments),
-    )
+    options.index, options.count = _shard(parser, options.shard)
+    options.vectors = _vectors(parser, options)
+    options.targets = options.target or [DEFAULT]
+    options.connection = _connection(parser, options)
+    options.engine_options = _engine_options(parser, options)
+    return options
 
 
 def _parser() -> "_Parser":
@@ -163,27 +155,27 @@ def _add_output(group: Any) -> None:
 
 
 def _add_vectors(group: Any) -> None:
-    outputs = [name.replace("_", "-") for name in enum_names(vectors_pb2.OutputKind)]
-    group.add_argument(
-        "--outputs", default="dense", metavar="KINDS", help=f"any of {', '.join(outputs)}, separated by commas"
-    )
-    kinds = enum_names(vectors_pb2.DataType)
-    group.add_argument("--data-type", choices=kinds, default="float32", help="(default: %(default)s)")
-    group.add_argument("--dimensions", type=_at_least(1), help="keep this many leading dimensions")
-    group.add_argument(
-        "--input-type", choices=enum_names(vectors_pb2.InputType), help="for models that treat them differently"
-    )
-    group.add_argument("--prompt", help="put before each text")
-    group.add_argument("--prompt-name", metavar="NAME", help="a prompt of the model's files")
-    group.add_argument("--normalize", action=argparse.BooleanOptionalAction, help="(default: as the model's files say)")
-    group.add_argument("--truncate", action="store_true", help="cut texts over the limit (default: they are bad rows)")
-    group.add_argument("--truncation-side", choices=enum_names(vectors_pb2.TruncationSide))
-    group.add_argument("--max-tokens", type=_at_least(1), help="a lower limit than the model's")
-    group.add_argument("--sparse-top-k", type=_at_least(1), metavar="K", help="keep the K largest weights")
-    group.add_argument("--pool-factor", type=float, metavar="F", help="keep about 1/F of a text's rows")
-    group.add_argument(
-        "--protected-tokens", type=_at_least(0), metavar="N", help="rows at the start that are not pooled"
-    )
+    """The flags of the vectors: a list of outputs, and the options of `Client.embed`, each explained as it is there."""
+    outputs = ", ".join(_outputs())
+    group.add_argument("--outputs", default="dense", metavar="KINDS", help=f"any of {outputs}, separated by commas")
+    kinds, meanings = get_type_hints(VectorOptions), explanations(VectorOptions)
+    for name in OPTIONS:
+        options: dict[str, Any] = {"help": meanings[name]}
+        if name in ENUMS:
+            options |= {"choices": enum_names(ENUMS[name]), "default": DEFAULTS.get(name)}
+        elif name == "truncate":
+            options |= {"action": "store_true", "help": "cut texts over the limit (default: they are bad rows)"}
+        elif bool in get_args(kinds[name]):
+            options["action"] = argparse.BooleanOptionalAction
+        elif int in get_args(kinds[name]):
+            options["type"] = _at_least(0 if name == "protected_tokens" else 1)
+        else:
+            options["type"] = get_args(kinds[name])[0]
+        group.add_argument(f"--{name.replace('_', '-')}", **options)
+
+
+def _outputs() -> list[str]:
+    return [name.replace("_", "-") for name in enum_names(vectors_pb2.OutputKind)]
 
 
 def _add_service(group: Any) -> None:
@@ -229,32 +221,30 @@ def _add_service(group: Any) -> None:
     )
 
 
-def _vectors(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> dict[str, Any]:
+def _vectors(parser: argparse.ArgumentParser, options: BulkOptions) -> dict[str, Any]:
     """The options of the vectors, as `Client.embed` takes them."""
-    choices = enum_names(vectors_pb2.OutputKind)
-    outputs = [name.replace("-", "_") for name in _names([arguments.outputs])]
-    if not outputs or not {*outputs} <= {*choices}:
-        names = ", ".join(name.replace("_", "-") for name in choices)
-        parser.error(f"--outputs is {arguments.outputs!r}, must be of {names}")
-    return {"output": list(dict.fromkeys(outputs)), **{name: getattr(arguments, name) for name in OPTIONS}}
+    outputs = [name.replace("-", "_") for name in _names([options.outputs])]
+    if not outputs or not {*outputs} <= {*enum_names(vectors_pb2.OutputKind)}:
+        parser.error(f"--outputs is {options.outputs!r}, must be of {', '.join(_outputs())}")
+    return {"output": list(dict.fromkeys(outputs)), **{name: getattr(options, name) for name in OPTIONS}}
 
 
-def _connection(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> dict[str, Any]:
+def _connection(parser: argparse.ArgumentParser, options: BulkOptions) -> dict[str, Any]:
     """The options of the clients of all targets."""
-    for target in arguments.target or ():
+    for target in options.target or ():
         try:
-            check_target(target, tls=bool(arguments.tls or arguments.tls_ca or arguments.tls_certificate))
+            check_target(target, tls=bool(options.tls or options.tls_ca or options.tls_certificate))
         except ValueError as error:
             parser.error(f"--target: {error}")
     try:
         connection = {
-            "model": arguments.model,
-            "key": arguments.key,
-            "tls": _tls(arguments),
-            "fairness_key": arguments.fairness_key,
+            "model": options.model,
+            "key": options.key,
+            "tls": _tls(options),
+            "fairness_key": options.fairness_key,
             "priority": "bulk",
         }
-        Settings.of(DEFAULT, **connection)  # checks them; the clients of the targets warn of keys in plain text
+        Settings(**connection)  # checks them; the clients of the targets warn of keys in plain text
     except ValueError as error:
         parser.error(f"--tls, --key or --fairness-key: {error}")
     except OSError as error:
@@ -262,23 +252,23 @@ def _connection(parser: argparse.ArgumentParser, arguments: argparse.Namespace) 
     return connection
 
 
-def _engine_options(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> dict[str, str]:
+def _engine_options(parser: argparse.ArgumentParser, options: BulkOptions) -> dict[str, str]:
     for flag in ("target", "tls", "tls_ca", "tls_certificate", "tls_key"):
-        if arguments.engine and getattr(arguments, flag):
+        if options.engine and getattr(options, flag):
             parser.error(f"--engine and --{flag.replace('_', '-')} exclude each other")
-    if arguments.engine_option and not arguments.engine:
+    if options.engine_option and not options.engine:
         parser.error("--engine-option is for --engine")
-    pairs = [option.partition("=") for option in arguments.engine_option]
+    pairs = [option.partition("=") for option in options.engine_option]
     for name, sign, value in pairs:
         if not (name and sign and value):
             parser.error(f"--engine-option is {name + sign + value!r}, must be NAME=VALUE")
     return {name: value for name, _, value in pairs}
 
 
-def _tls(arguments: argparse.Namespace) -> TLS | bool:
-    files = {"ca": arguments.tls_ca, "certificate": arguments.tls_certificate, "key": arguments.tls_key}
+def _tls(options: BulkOptions) -> TLS | bool:
+    files = {"ca": options.tls_ca, "certificate": options.tls_certificate, "key": options.tls_key}
     contents = {name: path.read_bytes() for name, path in files.items() if path is not None}
-    return TLS(**contents) if contents else bool(arguments.tls)
+    return TLS(**contents) if contents else bool(options.tls)
 
 
 def _shard(parser: argparse.ArgumentParser, shard: str) -> tuple[int, int]:

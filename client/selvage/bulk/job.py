@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from selvage.bulk import Failed
-from selvage.bulk.files import InputFile, find_inputs, identity_of
+from selvage.bulk.arrow_columns import pyarrow
+from selvage.bulk.files import MANIFEST, InputFile, find_inputs, identity_of
 from selvage.bulk.flags import BulkOptions
 from selvage.bulk.reader import NUMBERS, Reader, RowPlan, check_inputs
 from selvage.bulk.sender import Sender, Target, Work, card_of
-from selvage.bulk.shards import MANIFEST, Manifest, Shards, lock, published_files, remove_drafts
-from selvage.bulk.vectors import pyarrow
+from selvage.bulk.shards import Manifest, Shards, lock, published_files, remove_drafts
 from selvage.results import ModelCard
 
 TABLE_ROWS = {"dense": 4096, "sparse": 4096, "multi_vector": 512}
@@ -45,66 +45,29 @@ def run(options: BulkOptions, connect: Callable[[], Sequence[Target]], meter: "M
     schema = check_inputs(files, options.columns)
     targets = connect()
     try:
-        return _run(options, files, schema, targets, meter)
+        card = card_of(targets, options.patience, meter.tell)
+        with _locked(options):
+            manifest = _begin(options, files, card)
+            texts = 0
+            if manifest.input_rows is None:
+                texts = _embed(options, files, schema, _sender(options, targets, card.fingerprint), manifest, meter)
+            return _summary(manifest, texts, meter.seconds)
     finally:
         for target in targets:
             target.client.close()
 
 
-def _run(
-    options: BulkOptions, files: Sequence[InputFile], schema: Any, targets: Sequence[Target], meter: "Meter"
-) -> Summary:
-    card = card_of(targets, options.patience, meter.tell)
+def _locked(options: BulkOptions) -> Any:
+    """The output folder, made where it is not there, for this command alone. Raises Failed."""
     try:
         options.output.mkdir(parents=True, exist_ok=True)
-        locked = lock(options.output / MANIFEST)
+        return lock(options.output / MANIFEST)
     except OSError as error:
         raise Failed(f"--output: {options.output} cannot be used: {error.strerror}") from error
-    with locked:
-        manifest = _begin(options, files, card)
-        done = manifest.input_rows is not None
-        texts = 0 if done else _embed(options, files, schema, targets, card.fingerprint, manifest, meter)
-        finished = manifest.shards.values()
-        return Summary(
-            rows=sum(shard.rows for shard in finished),
-            empty=sum(shard.empty for shard in finished),
-            bad=sum(shard.bad for shard in finished),
-            shards=len(finished),
-            texts=texts,
-            seconds=meter.seconds,
-        )
 
 
-def _embed(
-    options: BulkOptions,
-    files: Sequence[InputFile],
-    schema: Any,
-    targets: Sequence[Target],
-    fingerprint: str,
-    manifest: Manifest,
-    meter: "Meter",
-) -> int:
-    """Embeds and writes the rows that are left; returns the number of texts that have an outcome. Raises Failed."""
-    plan = RowPlan(
-        rows_per_shard=options.rows_per_shard,
-        index=options.index,
-        count=options.count,
-        finished=frozenset(manifest.shards),
-    )
-
-    def show() -> None:
-        meter.show(sender.answered, reader.fraction_read)
-
-    reader = Reader(files, options.columns, schema, plan, show)
-    shards = Shards(
-        options.output,
-        manifest,
-        rows_per_shard=options.rows_per_shard,
-        skip_errors=options.skip_errors,
-        has_ids=bool(options.columns.id),
-        place_of=reader.place_of,
-    )
-    sender = Sender(
+def _sender(options: BulkOptions, targets: Sequence[Target], fingerprint: str) -> Sender:
+    return Sender(
         targets,
         options.vectors,
         fingerprint=fingerprint,
@@ -112,6 +75,36 @@ def _embed(
         in_flight=options.in_flight,
         patience=options.patience,
     )
+
+
+def _summary(manifest: Manifest, texts: int, seconds: float) -> Summary:
+    finished = manifest.shards.values()
+    return Summary(
+        rows=sum(shard.rows for shard in finished),
+        empty=sum(shard.empty for shard in finished),
+        bad=sum(shard.bad for shard in finished),
+        shards=len(finished),
+        texts=texts,
+        seconds=seconds,
+    )
+
+
+def _embed(
+    options: BulkOptions, files: Sequence[InputFile], schema: Any, sender: Sender, manifest: Manifest, meter: "Meter"
+) -> int:
+    """Embeds and writes the rows that are left; returns the number of texts that have an outcome. Raises Failed."""
+
+    def show() -> None:
+        meter.show(sender.answered, reader.fraction_read)
+
+    plan = RowPlan(
+        rows_per_shard=options.rows_per_shard,
+        index=options.index,
+        count=options.count,
+        finished=frozenset(manifest.shards),
+    )
+    reader = Reader(files, options.columns, schema, plan, show)
+    shards = Shards(options, manifest, reader.place_of)
     under_way: deque[tuple[Any, Work]] = deque()
 
     def write_oldest() -> None:
@@ -123,11 +116,10 @@ def _embed(
         shards.add_rows(_beside_vectors(options, table), work.reasons, work.table())
         show()
 
-    most = min(TABLE_ROWS[output] for output in options.vectors["output"])
     try:
-        for table in reader.tables(most):
+        for table in reader.tables(min(TABLE_ROWS[output] for output in options.vectors["output"])):
             meter.begin(reader.fraction_read)
-            while len(under_way) > len(targets):
+            while len(under_way) > sender.target_count:
                 write_oldest()
             work = Work(_values(table[options.columns.text]), options.columns.text, keep_empty=options.keep_empty)
             under_way.append((table, work))
@@ -166,7 +158,6 @@ def _beside_vectors(options: BulkOptions, table: Any) -> Any:
 
 def _begin(options: BulkOptions, files: Sequence[InputFile], card: ModelCard) -> Manifest:
     """Reads an earlier command's manifest, or writes a new one, and removes files that none names. Raises Failed."""
-
     path = options.output / MANIFEST
     origin = {
         "settings": options.settings_by_flag,

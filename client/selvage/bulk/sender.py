@@ -9,12 +9,14 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from selvage.bulk import Failed
-from selvage.bulk.vectors import vector_table
+from selvage.bulk.arrow_columns import vector_table
+from selvage.calls.split_call import pause_after
+from selvage.calls.streamed_call import BATCH_LETTERS, BATCH_SECONDS
 from selvage.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -26,24 +28,17 @@ from selvage.errors import (
     SelvageError,
     Unavailable,
 )
+from selvage.messages.inputs import ENTRY_LETTERS, checked_text, runs
 from selvage.results import Embeddings, ModelCard
 
 IN_FLIGHT = 32
 """Messages under way to each target unless told otherwise."""
-MESSAGE_LETTERS = 32 * 1024
-"""Most letters of a message, unless a single text has more."""
-TEXT_LETTERS = 16
-"""What a text counts beside its letters."""
 EMPTY = "EMPTY"
 """The reason of a row whose text is null, or has no letter."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
-"""Seconds before a target's second try, doubled for each further one; where the service does not say how long."""
 FIRST_SECONDS, CARD_SECONDS = 2.0, 10.0
 """Deadlines of the first and of later requests for a card: where nothing answers at all, this is told soon."""
 CLOSE_SECONDS = 5.0
 """Longest wait for calls in progress to end when a sender is closed."""
-MESSAGE_SECONDS = 86_400.0
-"""Deadline of a message, which may wait behind all others: a day. Without one the service would set a short one."""
 PASSING = (Unavailable, DeadlineExceeded, Overloaded, Cancelled)
 SOME_TEXT_AT_FAULT = (InputTooLarge, ResultTooLarge, LimitExceeded, Overloaded)
 """Errors of a message that one or all of its texts cause, and that do not say which."""
@@ -120,7 +115,8 @@ class _Message:
 
 
 class Sender:
-    """Sends the texts of any number of `Work` at a time. `answered`: how many texts have an outcome."""
+    """Sends the texts of any number of `Work` at a time to `target_count` targets. `answered`: how many texts have an
+    outcome."""
 
     def __init__(
         self,
@@ -145,7 +141,7 @@ class Sender:
         self._last_answer = 0.0
         self._failure: Exception | None = None
         self._closed = False
-        self.answered = 0
+        self.answered, self.target_count = 0, len(targets)
         self._threads = [
             threading.Thread(target=self._run, args=(target,), daemon=True, name=f"selvage-{target.name}")
             for target in targets
@@ -213,7 +209,7 @@ class Sender:
             if checks:
                 self._check_model(target)
             texts = [message.work.texts[row] for row in message.rows]
-            embeddings = target.client.embed(texts, timeout=MESSAGE_SECONDS, **self._options)
+            embeddings = target.client.embed(texts, timeout=BATCH_SECONDS, **self._options)
         except SelvageError as error:
             with self._lock:
                 target.under_way -= 1
@@ -306,22 +302,14 @@ class Sender:
         self._sendable.notify_all()
 
 
-def messages(texts: Mapping[int, str], *, most: int, letters: int = MESSAGE_LETTERS) -> Iterator[list[int]]:
-    """Yields the rows of each message: at most `most` rows and `letters`, unless a single text has more.
+def messages(texts: Mapping[int, str], *, most: int, letters: int = BATCH_LETTERS) -> list[list[int]]:
+    """The rows of each message: at most `most` rows and `letters`, unless a single text has more.
 
     The longest come first, so that texts of a message are alike in length.
     """
-    message: list[int] = []
-    left = letters
-    for row in sorted(texts, key=lambda row: len(texts[row]), reverse=True):
-        size = len(texts[row]) + TEXT_LETTERS
-        if message and (len(message) >= most or size > left):
-            yield message
-            message, left = [], letters
-        message.append(row)
-        left -= size
-    if message:
-        yield message
+    rows = sorted(texts, key=lambda row: len(texts[row]), reverse=True)
+    sizes = (len(texts[row]) + ENTRY_LETTERS for row in rows)
+    return [rows[start:stop] for start, stop in runs(sizes, most=most, room=letters) if stop > start]
 
 
 def card_of(targets: Sequence[Target], patience: float, tell: Callable[[str], None]) -> ModelCard:
@@ -348,20 +336,14 @@ def card_of(targets: Sequence[Target], patience: float, tell: Callable[[str], No
         time.sleep(min(pause_after(tries), left))
 
 
-def pause_after(failures: int) -> float:
-    """Seconds before the next try after so many failures in a row."""
-    return min(FIRST_PAUSE * 2.0 ** min(failures - 1, 16), LONGEST_PAUSE)
-
-
 def _fault(column: str, text: Any) -> str:
     """Why a value cannot be sent as a text; empty where it can."""
     if isinstance(text, UnicodeDecodeError):
         return f"column {column!r} is not valid UTF-8 at byte {text.start}"
     if not isinstance(text, str):
         return f"column {column!r} is of type {type(text).__name__}, not a string"
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            return f"column {column!r} has half of a character at {error.start}"
+    try:
+        checked_text(text, f"column {column!r}")
+    except InvalidInput as error:
+        return str(error)
     return ""

@@ -4,26 +4,25 @@ A shard's files appear together, and count as finished once the manifest names t
 continues where the manifest ends, and writes files anew that the manifest does not name.
 """
 
+import fcntl
 import json
 import os
-import re
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from selvage.bulk import Failed
+from selvage.bulk.files import SHARD_FILE
+from selvage.bulk.flags import BulkOptions
 from selvage.bulk.sender import EMPTY
 
-SHARD_FILE = re.compile(r"part-(\d{6,})\.parquet|_bad-(\d{6,})\.jsonl")
-"""Names of a shard's files."""
 SUFFIX = ".draft"
 """What names of drafts end with; they begin with a dot. A command that is killed leaves drafts behind."""
 VERSION = 1
-MANIFEST = "_manifest.json"
-"""The file of a manifest. Readers of Parquet skip such names."""
 
 
 class Draft:
@@ -127,10 +126,6 @@ def lock(path: Path) -> Any:
     """Locks a manifest for one command as long as the result lives. Raises Failed where another one has it."""
     stream = path.with_name(f".{path.name}.lock").open("w")
     try:
-        import fcntl
-    except ImportError:  # this system has no such locks
-        return stream
-    try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         stream.close()
@@ -163,20 +158,9 @@ def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 class Shards:
     """Writes one shard after the other into a folder."""
 
-    def __init__(
-        self,
-        folder: Path,
-        manifest: Manifest,
-        *,
-        rows_per_shard: int,
-        skip_errors: bool,
-        has_ids: bool,
-        place_of: Callable[[int], tuple[str, int]],
-    ) -> None:
-        """`skip_errors`: list bad rows in a file, and go on. `has_ids`: rows have the column `id`. `place_of`: the file
-        of a row and its number there."""
-        self._folder, self._manifest, self._rows_per_shard = folder, manifest, rows_per_shard
-        self._skip_errors, self._has_ids, self._place_of = skip_errors, has_ids, place_of
+    def __init__(self, options: BulkOptions, manifest: Manifest, place_of: Callable[[int], tuple[str, int]]) -> None:
+        """`place_of`: tells the file of a row and its number there."""
+        self._folder, self._options, self._manifest, self._place_of = options.output, options, manifest, place_of
         self._current: _OpenShard | None = None
 
     def add_rows(self, rows: Any, reasons: Sequence[str | None], vectors: Any) -> None:
@@ -186,28 +170,25 @@ class Shards:
         None where it has one. `vectors`: those of the rows that have some, in order; None where there are none.
         Raises Failed for a bad row that is not skipped, and where nothing can be written.
         """
-        numbers = rows["row"].to_pylist()
-        written, start = 0, 0
-        while start < len(numbers):
-            shard = numbers[start] // self._rows_per_shard
-            stop = start + 1
-            while stop < len(numbers) and numbers[stop] // self._rows_per_shard == shard:
-                stop += 1
-            places = [place for place in range(start, stop) if reasons[place] is None]
+        numbers, written = rows["row"].to_pylist(), 0
+        shard_of = [number // self._options.rows_per_shard for number in numbers]
+        for shard, places in groupby(range(len(numbers)), shard_of.__getitem__):
+            good = []
             with self._failures_named():
                 current = self._shard(shard)
-                for place in range(start, stop):
-                    if reasons[place] == EMPTY:
+                for place in places:
+                    if (reason := reasons[place]) is None:
+                        good.append(place)
+                    elif reason == EMPTY:
                         current.empty += 1
-                    elif (reason := reasons[place]) is not None:
+                    else:
                         current.add_bad_row(self._bad_row(rows, place, reason))
-                if places:
-                    table = rows.take(places)
+                if good:
+                    table = rows.take(good)
                     for name in vectors.column_names:
-                        table = table.append_column(name, vectors[name].slice(written, len(places)))
+                        table = table.append_column(name, vectors[name].slice(written, len(good)))
                     current.add_table(table)
-            written += len(places)
-            start = stop
+            written += len(good)
 
     def complete(self, input_rows: int) -> None:
         """Finishes the last shard; the whole input had `input_rows`. Raises Failed."""
@@ -231,20 +212,17 @@ class Shards:
     def _finish_shard(self) -> None:
         """Publishes the shard that is being written, and records it in the manifest. Raises OSError."""
         if self._current is not None:
-            files = self._current.publish()
-            shard, self._current = self._current, None
-            self._manifest.add_shard(
-                FinishedShard(number=shard.number, files=files, rows=shard.rows, empty=shard.empty, bad=shard.bad)
-            )
+            finished, self._current = self._current.publish(), None
+            self._manifest.add_shard(finished)
 
     def _bad_row(self, rows: Any, place: int, reason: str) -> dict[str, Any]:
         """A bad row as it is listed. Raises Failed where bad rows are not skipped."""
         number = rows["row"][place].as_py()
         path, file_row = self._place_of(number)
-        if not self._skip_errors:
+        if not self._options.skip_errors:
             raise Failed(f"{path}, row {file_row}: {reason} (--skip-errors leaves such rows out and lists them)")
         row_id = None
-        if self._has_ids:
+        if self._options.columns.id:
             with suppress(ValueError):  # a string that is no UTF-8, or a time that Python cannot hold
                 row_id = rows["id"][place].as_py()
         return {"row": number, "file": path, "file_row": file_row, "id": row_id, "reason": reason}
@@ -296,12 +274,13 @@ class _OpenShard:
         self._bad_rows.stream.write(json.dumps(record, default=_as_text).encode() + b"\n")
         self.bad += 1
 
-    def publish(self) -> list[str]:
-        """Makes the files appear, and returns their names."""
+    def publish(self) -> FinishedShard:
+        """Makes the files appear."""
         if self._writer is not None:
             self._writer.close()
         publish_all(self._folder, self._drafts)
-        return [draft.path.name for draft in self._drafts]
+        files = [draft.path.name for draft in self._drafts]
+        return FinishedShard(number=self.number, files=files, rows=self.rows, empty=self.empty, bad=self.bad)
 
     def discard(self) -> None:
         """Removes the files."""
@@ -326,11 +305,6 @@ def published_files(folder: Path) -> dict[Path, int]:
     """The files of shards, and the number of the shard of each."""
     matches = {path: SHARD_FILE.fullmatch(path.name) for path in sorted(folder.iterdir())}
     return {path: int(match[1] or match[2]) for path, match in matches.items() if match}
-
-
-def is_output_name(name: str) -> bool:
-    """Whether a name is one that the command gives to its files."""
-    return name == MANIFEST or SHARD_FILE.fullmatch(name) is not None
 
 
 def _as_text(value: Any) -> str:

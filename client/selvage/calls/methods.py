@@ -1,51 +1,145 @@
 """The methods of both clients: a function each, with its signature and docstring. No I/O.
 
-A function takes a client as `self` and returns the operation; a client's method runs it. `embed` and `embed_stream` are
-in embed_methods.py.
+A function takes a client as `self` and returns the operation; a client's method runs it.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from functools import update_wrapper
-from typing import Any, TypeVar, Unpack, get_args, get_type_hints
+from typing import Any, Literal, Protocol, TypeVar, Unpack, get_args, get_type_hints, overload
 
 import numpy as np
 
-from selvage.calls.embed_methods import HasSettings, embed, embed_stream
+from selvage.calls.streamed_call import StreamedCall
+from selvage.connection import Settings
 from selvage.errors import InvalidInput
 from selvage.messages import vectors
 from selvage.messages.card import Cards
-from selvage.messages.inputs import Inputs, Operation, checked_text
+from selvage.messages.embedding import Embed
+from selvage.messages.inputs import Inputs, Operation, Texts, checked_spans, checked_text
 from selvage.messages.options import (
     DEFAULTS,
     ClassifyOptions,
     ClassifyTokensOptions,
+    DetokenizeOptions,
+    EmbedOptions,
+    MaxSimOptions,
     ScoringOptions,
     TokenizeOptions,
+    VectorOptions,
+    enum_number,
+    explanations,
     request_fields,
     with_defaults,
 )
 from selvage.messages.ranking import MaxSim, Rerank, Score
 from selvage.messages.text_results import Classify, ClassifyTokens, Detokenize, Tokenize
-from selvage.results import Array, Classes, ModelCard, RankedDocument
-from selvage.v1 import classification_pb2, model_pb2, ranking_pb2, vectors_pb2
+from selvage.results import Array, Classes, Embeddings, ModelCard, RankedDocument
+from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
 
 F = TypeVar("F", bound=Callable[..., Any])
+ERRORS = (
+    "Raises InvalidInput or a subclass of it for an argument, which its `field` names (an entry of a list by its place "
+    "in the whole list), and the other errors of `selvage.errors`; TypeError for an option that there is not."
+)
+"""The end of the docstrings of methods that have options."""
 
-__all__ = [
-    "as_method",
-    "classify",
-    "classify_tokens",
-    "detokenize",
-    "embed",
-    "embed_stream",
-    "max_sim",
-    "model",
-    "models",
-    "rerank",
-    "score",
-    "tokenize",
-]
+
+class HasSettings(Protocol):
+    """What the methods need of a client: `Client`, `AsyncClient` and `Engine` have it."""
+
+    settings: Settings
+
+
+@overload
+def embed(
+    self: HasSettings, texts: str, *, spans: Sequence[tuple[int, int]], **options: Unpack[EmbedOptions]
+) -> Operation[Array]: ...
+@overload
+def embed(
+    self: HasSettings,
+    texts: Iterable[str],
+    *,
+    spans: Sequence[Sequence[tuple[int, int]]],
+    **options: Unpack[EmbedOptions],
+) -> Operation[list[Array]]: ...
+@overload
+def embed(
+    self: HasSettings, texts: Texts, *, output: Literal["dense"] = "dense", **options: Unpack[EmbedOptions]
+) -> Operation[Array]: ...
+@overload
+def embed(
+    self: HasSettings, texts: Texts, *, output: Literal["sparse", "multi_vector"], **options: Unpack[EmbedOptions]
+) -> Operation[Any]: ...
+@overload
+def embed(
+    self: HasSettings, texts: Texts, *, output: list[str] | tuple[str, ...], **options: Unpack[EmbedOptions]
+) -> Operation[Embeddings]: ...
+def embed(
+    self: HasSettings,
+    texts: Texts,
+    *,
+    output: str | Sequence[str] = "dense",
+    spans: Sequence[Any] | None = None,
+    **options: Unpack[EmbedOptions],
+) -> Operation[Any]:
+    """Computes vectors of texts.
+
+    `texts`: strings, or lists of token ids, which include special tokens where these are wanted. As many as you like:
+    they are sent in requests of at most 512 texts and 262,144 letters, several at a time; a token id counts as four
+    letters. One bad text refuses the whole call. For a single string, or the ids of a single text, the result has no
+    axis of texts, unless `output` is a list.
+
+    `output` chooses what is returned:
+
+    - "dense": ndarray [texts, dimensions] of `data_type`.
+    - "multi_vector": a list with an ndarray [rows, dimensions] for each text.
+    - "sparse": a list with a dict {token id: weight} for each text; with `sparse_format="csr"`, a
+      `scipy.sparse.csr_array` [texts, vocabulary] of float32.
+    - a list of these names: `Embeddings` with all of them from one forward pass, token counts, and the scales of int8.
+
+    `spans`, for dense vectors of a model whose card has `pools_spans`, as `late_chunking` is: for each text, pairs of
+    where a part of it starts and ends, in characters. The result is a list with an array [spans, dimensions] for each
+    text; for a single string it is this array. In `Embeddings` all rows of `dense` lie end to end.
+    """
+    outputs = [output] if isinstance(output, str) else list(output)
+    fields, call = _chosen(self, EmbedOptions, options)
+    sparse_format = fields.pop("sparse_format", None)
+    if sparse_format not in ("dict", "csr"):
+        raise InvalidInput(f"sparse_format is {sparse_format!r}; there are dict, csr", field="sparse_format")
+    inputs = Inputs.of(texts)
+    alone = output if isinstance(output, str) else ""
+    csr = sparse_format == "csr" and "sparse" in outputs
+    return Embed(_embed_request(outputs, fields), inputs, alone, csr=csr, spans=checked_spans(spans, inputs), **call)
+
+
+def embed_stream(
+    self: HasSettings,
+    texts: Iterable[str] | Iterable[Sequence[int]] | AsyncIterable[str] | AsyncIterable[Sequence[int]],
+    *,
+    output: str = "dense",
+    batch_size: int = 64,
+    **options: Unpack[VectorOptions],
+) -> StreamedCall:
+    """Yields the result of each text, in order, for any number of texts, also without end.
+
+    `texts`: strings, or lists of token ids. They are read while results are taken, 32 batches ahead at most. An
+    AsyncClient takes asynchronous iterators too. `output`: "dense" yields an ndarray [dimensions] for each text,
+    "multi_vector" an ndarray [rows, dimensions], "sparse" a dict {token id: weight}; the scales of int8 are not
+    returned.
+
+    `batch_size`: how many texts are sent together; fewer where they have more than 32,768 letters. Choose a smaller one
+    where texts come slowly: a batch waits until it is full, and results that have come are yielded when the next text
+    has been read.
+
+    There is no time limit. A batch is sent again as a part of `embed` is. An error comes after the results of the texts
+    before its batch. A generator that is closed before its end cancels what was sent.
+    """
+    if batch_size < 1:
+        raise InvalidInput(f"batch_size is {batch_size}, must be at least 1", field="batch_size")
+    fields = request_fields(**with_defaults(VectorOptions, options, self.settings.model))
+    return StreamedCall(texts, _embed_request([output], fields), output, batch_texts=batch_size)
 
 
 def rerank(
@@ -61,31 +155,12 @@ def rerank(
     """Ranks documents for one query: a list of `RankedDocument`, best first.
 
     - `documents`: strings, at least one. `top_n`: return this many, by default all.
-    - `model`: the model's name, by default the client's, else the only one.
-    - `method`: "cross_encoder", "listwise", "late_interaction", "dense", "sparse" or "hybrid", by default the model's
-      own.
-    - `weights`: for "hybrid" only, such as {"dense": 1, "sparse": 0.3, "multi_vector": 1}; they are divided by their
-      sum. An output that is not named weighs nothing; by default all weigh the same.
-    - `normalize`: True compares rows of unit length, takes the mean over the query's tokens and applies a
-      cross-encoder's activation; False compares rows as the model makes them, takes the sum and returns the logit. By
-      default "late_interaction" and "cross_encoder" do as the model's files say, "dense" and "hybrid" as for True.
-      Scores of "listwise" are cosines either way.
-    - `instruction`: put before the query instead of the model's own prompt or marker; in the template of a yes/no
-      reranker and in the text of a listwise one, what it calls the instruction.
-    - `max_tokens_per_query`, `max_tokens_per_document`: lower limits than the model's, in tokens. They count special
-      tokens, except for "cross_encoder" and "listwise", and never query expansion.
-    - `truncate`: True cuts texts that are over a limit; False refuses them. By default they are refused, unless the
-      frontend runs with `--auto-truncate`.
     - `explain`: for "late_interaction" only: return a `TokenMatch` for each query token that has a vector.
     - `return_documents`: put each document's text into its result.
-    - `progress`: show how far the call is. `timeout`: seconds for the whole call, by default the client's.
 
     More than 1,024 documents, or 1,048,576 letters of documents, are scored in several requests. This changes scores by
     rounding only (1e-6), so documents of equal text may be ordered by their rounding instead of their place. A listwise
     reranker scores documents beside each other: it gets all of them in one request.
-
-    Raises InvalidInput or a subclass of it for an argument, which its `field` names, and the other errors of
-    `selvage.errors`.
     """
     fields, call = _chosen(self, ScoringOptions, options)
     query = checked_text(query, "query")
@@ -106,16 +181,9 @@ def score(
 
     - `queries`, `documents`: strings, at least one of each.
     - `pairs`: score query i with document i only, ndarray [pairs] float32; both sides then have one length.
-    - `model`: the model's name, by default the client's, else the only one.
-    - `method`, `weights`, `normalize`, `instruction`, `max_tokens_per_query`, `max_tokens_per_document`, `truncate`: as
-      in `rerank`.
-    - `progress`: show how far the call is. `timeout`: seconds for the whole call, by default the client's.
 
     Larger inputs are scored in blocks of at most 2,048 texts and 1,048,576 letters a side; pairs in runs of 2,048. A
     listwise reranker gets all documents in each request, with as many queries as make up 1,024 documents in all.
-
-    Raises InvalidInput or a subclass of it for an argument, which its `field` names, and the other errors of
-    `selvage.errors`.
     """
     fields, call = _chosen(self, ScoringOptions, options)
     template = ranking_pb2.ScoreRequest(layout=_layout(pairs), **fields)
@@ -130,46 +198,33 @@ def max_sim(
     documents: Sequence[Any],
     *,
     pairs: bool = False,
-    normalize: bool | None = None,
-    model: str = "",
-    instruction: str | None = None,
-    max_tokens_per_query: int | None = None,
-    truncate: bool | None = None,
-    progress: bool = False,
-    timeout: float | None = None,
+    **options: Unpack[MaxSimOptions],
 ) -> Operation[Array]:
     """Computes MaxSim of multi-vectors that you have: ndarray [queries, documents] float32.
 
     - `documents`: arrays [rows, dimensions], float16 or float32; other floats are sent as float32. A document without
       rows scores -1e9.
     - `queries`: arrays of as many dimensions, or strings, which the model encodes as queries. With strings, documents
-      may have fewer dimensions than the model's token rows, which are then cut to these.
+      may have fewer dimensions than the model's token rows, which are then cut to these. Only they have a `model`, an
+      `instruction`, and a limit of tokens.
     - `pairs`: compare query i with document i only, ndarray [pairs] float32; both sides then have one length.
-    - `normalize`: True scales the rows of both sides to unit length and takes the mean over query rows; False leaves
-      all rows as they are and takes the sum. By default as False where queries are arrays; where they are strings, the
-      model's files say whether query rows get unit length, and whether the score is the sum or the mean.
-    - `model`, `instruction`, `max_tokens_per_query`, `truncate`: for strings only, as in `rerank`.
-    - `progress`: show how far the call is. `timeout`: seconds for the whole call, by default the client's.
 
     Larger inputs are compared in blocks of at most 1,024 arrays a side, of 4 MiB of queries and 8 MiB of documents.
-
-    Raises DimensionMismatch where dimensions differ, InvalidInput or another subclass of it for an argument, which its
-    `field` names, and the other errors of `selvage.errors`.
+    Raises DimensionMismatch where dimensions differ.
     """
     texts = [query for query in queries if isinstance(query, str)]
     if isinstance(queries, str) or (texts and len(texts) != len(queries)):
         raise InvalidInput("queries are to be a list of arrays, or a list of strings", field="queries")
-    fields: dict[str, Any] = {"normalize": normalize}
-    if texts:
-        fields |= {"model": model or self.settings.model, "instruction": instruction, "truncate": truncate}
-        fields["max_tokens_per_query"] = max_tokens_per_query
-    template = ranking_pb2.MaxSimRequest(layout=_layout(pairs), **request_fields(**fields))
+    fields, call = _chosen(self, MaxSimOptions, options)
+    if not texts:
+        fields = {name: fields[name] for name in ("normalize",) if name in fields}
+    template = ranking_pb2.MaxSimRequest(layout=_layout(pairs), **fields)
     left: list[Any] = list(texts) or [np.asarray(query) for query in queries]
     right = [np.asarray(document) for document in documents]
     if not texts:
         vectors.check_multi_vectors(left, "queries")
     vectors.check_multi_vectors(right, "documents")
-    return MaxSim(template, left, right, seconds=timeout, progress=progress)
+    return MaxSim(template, left, right, **call)
 
 
 def classify(
@@ -180,20 +235,8 @@ def classify(
 ) -> Operation[Classes]:
     """Scores every label for each text: `Classes` with scores [texts, labels] float32, [labels] for a single string.
 
-    - `text_pairs`: the second text of each pair, as many as `texts`. A yes/no reranker needs them.
-    - `model`: the model's name, by default the client's, else the only one.
-    - `prompt`: put before each text; an empty one means no prompt. In the template of a yes/no reranker, what it calls
-      the instruction. `prompt_name`: uses a prompt of the model's files.
-    - `normalize`: True applies the model's activation, or sigmoid (one label) or softmax where it has none; False
-      returns logits. By default as the model's files say.
-    - `truncate`: True cuts texts that are over the limit; False refuses them. By default they are refused, unless the
-      frontend runs with `--auto-truncate`. `max_tokens`: a lower limit than the model's.
-    - `progress`: show how far the call is. `timeout`: seconds for the whole call, by default the client's.
-
-    Texts are sent in requests of at most 512 texts and 262,144 letters.
-
-    Raises InvalidInput or a subclass of it for an argument, which its `field` names, and the other errors of
-    `selvage.errors`.
+    `text_pairs`: the second text of each pair, as many as `texts`. A yes/no reranker needs them. Texts are sent in
+    requests of at most 512 texts and 262,144 letters.
     """
     fields, call = _chosen(self, ClassifyOptions, options)
     pairs = Inputs.strings(text_pairs, "text_pairs").entries
@@ -205,21 +248,7 @@ def classify_tokens(
 ) -> Operation[Any]:
     """Scores every label for each token: a list of `TokenClasses`, or one for a single string.
 
-    - `token_id`: score only tokens of this id, such as the mark behind each step in texts for a reward model. By
-      default all tokens, special ones included.
-    - `model`: the model's name, by default the client's, else the only one.
-    - `prompt`: put before each text; an empty one means no prompt. `prompt_name`: uses a prompt of the model's files.
-    - `normalize`: True applies the model's activation, or sigmoid (one label) or softmax where it has none; False
-      returns logits. By default as the model's files say.
-    - `truncate`: True cuts texts that are over the limit, at the side `truncation_side` ("left" or "right", by default
-      the model's); False refuses them. By default they are refused, unless the frontend runs with `--auto-truncate`.
-    - `max_tokens`: a lower limit than the model's.
-    - `progress`: show how far the call is. `timeout`: seconds for the whole call, by default the client's.
-
     Texts are sent in requests of at most 512 texts and 262,144 letters.
-
-    Raises InvalidInput or a subclass of it for an argument, which its `field` names, and the other errors of
-    `selvage.errors`.
     """
     fields, call = _chosen(self, ClassifyTokensOptions, options)
     template = classification_pb2.ClassifyTokensRequest(**fields)
@@ -229,47 +258,21 @@ def classify_tokens(
 def tokenize(self: HasSettings, texts: str | Iterable[str], **options: Unpack[TokenizeOptions]) -> Operation[Any]:
     """Returns the tokens that `embed` would feed the model: a list of `TextTokens`, or one for a single string.
 
-    - `model`: the model's name, by default the client's, else the only one.
-    - `input_type`, `prompt`, `prompt_name`, `truncate`, `truncation_side`, `max_tokens`: as in `embed`.
-    - `timeout`: seconds for the whole call, by default the client's.
-
     Texts are sent in requests of at most 512 texts and 262,144 letters.
-
-    Raises InvalidInput or a subclass of it for an argument, which its `field` names, and the other errors of
-    `selvage.errors`.
     """
     fields, call = _chosen(self, TokenizeOptions, options)
     return Tokenize(model_pb2.TokenizeRequest(**fields), Inputs.strings(texts, "texts"), **call)
 
 
 def detokenize(
-    self: HasSettings,
-    ids: Sequence[int] | Iterable[Sequence[int]],
-    *,
-    model: str = "",
-    input_type: str | None = None,
-    skip_special_tokens: bool = False,
-    timeout: float | None = None,
+    self: HasSettings, ids: Sequence[int] | Iterable[Sequence[int]], **options: Unpack[DetokenizeOptions]
 ) -> Operation[Any]:
-    """Turns token ids into text: a list of strings, or one for the ids of a single text.
-
-    - `model`: the model's name, by default the client's, else the only one.
-    - `input_type`: "query" or "document", for models that read the two with different tokenizers.
-    - `skip_special_tokens`: leave special tokens out.
-    - `timeout`: seconds for the whole call, by default the client's.
-
-    Raises InvalidInput or a subclass of it for an argument, which its `field` names, and the other errors of
-    `selvage.errors`.
-    """
+    """Turns token ids into text: a list of strings, or one for the ids of a single text."""
     inputs = Inputs.of(ids, "tokenized")
     if not inputs.tokenized:
         raise InvalidInput("wanted are token ids", field="tokenized")
-    template = model_pb2.DetokenizeRequest(
-        model=model or self.settings.model,
-        skip_special_tokens=skip_special_tokens,
-        **request_fields(input_type=input_type),
-    )
-    return Detokenize(template, inputs, seconds=timeout)
+    fields, call = _chosen(self, DetokenizeOptions, options)
+    return Detokenize(model_pb2.DetokenizeRequest(**fields), inputs, **call)
 
 
 def model(self: HasSettings, name: str = "", *, timeout: float | None = None) -> Operation[ModelCard]:
@@ -298,14 +301,20 @@ def _chosen(self: HasSettings, kind: Any, options: Mapping[str, Any]) -> tuple[d
     return request_fields(**chosen), call
 
 
+def _embed_request(outputs: Sequence[str], fields: Mapping[str, Any]) -> embedding_pb2.EmbedRequest:
+    """An EmbedRequest without its texts. Raises InvalidInput for an output that is none."""
+    numbers = [enum_number(vectors_pb2.OutputKind, output, "output") for output in outputs]
+    return embedding_pb2.EmbedRequest(outputs=numbers, **fields)
+
+
 def _layout(pairs: bool) -> vectors_pb2.Layout:
     return vectors_pb2.LAYOUT_PAIRS if pairs else vectors_pb2.LAYOUT_MATRIX
 
 
 def as_method(run: F, method: Callable[..., Any]) -> F:
-    """Returns `run` with the signature and docstring of `method`.
+    """Returns `run` with the signature and docstring of `method`, both with all options.
 
-    `method` returns an Operation[R] and `run` its result, so the signature that is shown returns R and has all options.
+    `method` returns an Operation[R] and `run` its result, so the signature that is shown returns R.
     """
     update_wrapper(run, method)
     signature = inspect.signature(method)
@@ -313,15 +322,26 @@ def as_method(run: F, method: Callable[..., Any]) -> F:
     client, *parameters = signature.parameters.values()
     shown = [client.replace(annotation=inspect.Parameter.empty)]
     for parameter in parameters:
-        shown += [parameter] if parameter.kind is not parameter.VAR_KEYWORD else _options(parameter.annotation)
+        if parameter.kind is parameter.VAR_KEYWORD:
+            options = get_args(parameter.annotation)[0]
+            shown += _parameters(options)
+            run.__doc__ = _explained(method, options)
+        else:
+            shown.append(parameter)
     run.__signature__ = signature.replace(parameters=shown, return_annotation=returned)  # type: ignore[attr-defined]
     return run
 
 
-def _options(unpacked: Any) -> list[inspect.Parameter]:
-    """A parameter for each option of an `Unpack[TypedDict]`."""
-    hints = get_type_hints(get_args(unpacked)[0])
+def _parameters(options: Any) -> list[inspect.Parameter]:
+    """A parameter for each option of a TypedDict."""
     return [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS.get(name), annotation=hint)
-        for name, hint in hints.items()
+        for name, hint in get_type_hints(options).items()
     ]
+
+
+def _explained(method: Callable[..., Any], options: Any) -> str:
+    """The docstring of a method, with what each option of a TypedDict means, and what all methods raise."""
+    lines = (f"- `{name}`: {meaning}." for name, meaning in explanations(options).items())
+    explained = "\n".join(textwrap.fill(line, 100, subsequent_indent="  ") for line in lines)
+    return f"{inspect.getdoc(method)}\n\nOptions:\n\n{explained}\n\n{textwrap.fill(ERRORS, 100)}"

@@ -9,14 +9,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from selvage.errors import DeadlineExceeded, InvalidInput, Overloaded, SelvageError, Unavailable
 from selvage.messages.inputs import InputPart, Operation
 
-R = TypeVar("R")
 FIRST, LONGEST = 0.1, 5.0
-"""Seconds before the second try, doubled for each further one up to the longest; where the service says no time."""
+"""Seconds before the second try, doubled for each further one up to the longest."""
 SPREAD = 0.25
 """Largest share by which a wait is longer, at random: callers that were refused together then return one by one."""
 HALVED = {
@@ -46,6 +45,11 @@ class Attempt:
     failures: int
 
 
+def pause_after(failures: int) -> float:
+    """Seconds before the next try after so many failures in a row, where the service does not say how long."""
+    return min(FIRST * 2.0 ** min(failures - 1, 16), LONGEST)
+
+
 class RetryPolicy:
     """Allows up to `most` more tries for each part of an input."""
 
@@ -61,36 +65,49 @@ class RetryPolicy:
         passes = isinstance(error, Unavailable) or (isinstance(error, Overloaded) and error.retry_after is not None)
         if failures > self._most or not passes:
             return None
-        seconds = error.retry_after if error.retry_after is not None else min(FIRST * 2 ** (failures - 1), LONGEST)
+        seconds = pause_after(failures) if error.retry_after is None else error.retry_after
         return seconds * (1 + SPREAD * self._chance())
 
 
-class SplitCall(Generic[R]):
+@dataclass(slots=True)
+class Pace:
+    """What the operations of one stream know of each other.
+
+    `in_progress`: how many requests are under way. `resume`: the time before which nothing is sent: a service that is
+    overloaded refuses other parts too.
+    """
+
+    in_progress: int = 0
+    resume: float = -math.inf
+
+
+class SplitCall:
     """An operation in progress. The operation itself keeps the replies, which come in any order."""
 
     def __init__(
         self,
-        operation: Operation[R],
+        operation: Operation[Any],
         *,
         seconds: float,
         retries: RetryPolicy,
-        show_progress: Callable[[int], None] = lambda _: None,
+        pace: Pace | None = None,
+        show_progress: Callable[[int], object] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`seconds`: for the whole call, may be infinite. `show_progress`: called with the number of new results.
+        """`seconds`: for the whole call, may be infinite. `pace`: that of the stream it belongs to. `show_progress`:
+        called with the number of new results.
 
         Raises InvalidInput where `seconds` is negative or not a number.
         """
         if not seconds >= 0:
             raise InvalidInput(f"timeout is {seconds}, must be at least 0", field="timeout")
         self._operation, self._retries, self._show_progress, self._clock = operation, retries, show_progress, clock
-        self._seconds = seconds
+        self._pace, self._seconds = pace or Pace(), seconds
         self._deadline = clock() + seconds
         self._parts = operation.parts()
         self._again: deque[tuple[InputPart, int]] = deque()
         self._in_progress = 0
-        self._all_begun = self._undivided = False
-        self._resume, self._paused = -math.inf, False
+        self._all_begun = self._undivided = self._paused = False
 
     @property
     def done(self) -> bool:
@@ -99,7 +116,7 @@ class SplitCall(Generic[R]):
 
     def next_attempt(self) -> Attempt | None:
         """The request to send now; None where nothing is left, or everything has to wait. Raises DeadlineExceeded."""
-        self._paused = self._clock() < self._resume
+        self._paused = self._clock() < self._pace.resume
         if self._paused:
             return None
         following = self._next_part()
@@ -109,6 +126,7 @@ class SplitCall(Generic[R]):
         if remaining <= 0:
             raise DeadlineExceeded(f"not done within {self._seconds:g} s")
         self._in_progress += 1
+        self._pace.in_progress += 1
         part, failures = following
         message = self._operation.message(part)
         seconds = None if math.isinf(remaining) else remaining
@@ -119,22 +137,21 @@ class SplitCall(Generic[R]):
 
         None: not before a request in progress ends.
         """
-        return max(0.0, self._resume - self._clock()) if self._paused else None
+        return max(0.0, self._pace.resume - self._clock()) if self._paused else None
 
     def record_reply(self, attempt: Attempt, reply: Any) -> None:
         """Stores the reply to an attempt."""
-        self._in_progress -= 1
+        self._ended()
         self._operation.add_reply(attempt.part, reply)
         self._show_progress(attempt.part.size)
 
     def record_failure(self, attempt: Attempt, error: SelvageError) -> None:
         """Plans another attempt, two halves of the part, or all in one. Raises the error where none would help.
 
-        Nothing at all is sent until the wait after a refusal is over: a service that is overloaded refuses other parts
-        too. A part that is refused as overload beside others of this call may want the room that these have, however
-        long they take: that counts as no failure.
+        Nothing at all is sent until the wait after a refusal is over. A part that is refused as overload beside others
+        of this call, or stream, may want the room that these have, however long they take: that counts as no failure.
         """
-        self._in_progress -= 1
+        self._ended()
         whole = attempt.part.indivisible or attempt.part.whole_columns
         if self._undivided and not whole:  # what it would have brought comes with the whole list
             return
@@ -147,16 +164,17 @@ class SplitCall(Generic[R]):
             self._again.extendleft((half, 0) for half in reversed(halves))
             return
         error = error.shifted(self._operation.offsets(attempt.part))
-        failures = attempt.failures + (not self._in_progress or not isinstance(error, Overloaded))
+        failures = attempt.failures + (not self._pace.in_progress or not isinstance(error, Overloaded))
         wait = self._retries.wait(error, failures)
         if wait is None or self._clock() + wait >= self._deadline:
             raise error
-        self._resume = max(self._resume, self._clock() + wait)
+        self._pace.resume = max(self._pace.resume, self._clock() + wait)
         self._again.appendleft((attempt.part, failures))
 
-    def result(self) -> R:
-        """The operation's result; call it when `done`."""
-        return self._operation.result()
+    def _ended(self) -> None:
+        """Counts an attempt as no longer under way."""
+        self._in_progress -= 1
+        self._pace.in_progress -= 1
 
     def _next_part(self) -> tuple[InputPart, int] | None:
         """The next part to send, with its failures so far."""

@@ -1,17 +1,16 @@
-"""Embed: a caller's options -> requests, and replies -> arrays. No I/O; both clients have `embed` as a method."""
+"""Embed: texts -> requests, and replies -> arrays. No I/O."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 
 from selvage.errors import Internal
 from selvage.messages import vectors
 from selvage.messages.inputs import InputPart, Inputs, Operation
-from selvage.messages.options import EmbedRequestOptions, enum_number, request_fields, with_defaults
 from selvage.results import Array, Embeddings
-from selvage.v1 import embedding_pb2, model_pb2, vectors_pb2
+from selvage.v1 import embedding_pb2, model_pb2
 
 TEXTS, LETTERS = 512, 256 * 1024
 """Most texts and letters of one request. A few such requests keep a worker busy; the service takes far larger ones."""
@@ -19,40 +18,25 @@ CARD_PART = InputPart(start=0, stop=0)
 """The part whose request is for the model's card: a sparse matrix is as wide as the vocabulary, which the card says."""
 
 
-class Template:
-    """An EmbedRequest without its texts."""
-
-    def __init__(self, *, outputs: Sequence[str], **options: Unpack[EmbedRequestOptions]) -> None:
-        """Raises InvalidInput where an option is not one of its choices, TypeError for one that there is not."""
-        self.message = embedding_pb2.EmbedRequest(
-            outputs=[enum_number(vectors_pb2.OutputKind, output, "output") for output in outputs],
-            **request_fields(**with_defaults(EmbedRequestOptions, options)),
-        )
-
-    def request(self, inputs: Inputs, rows: slice) -> embedding_pb2.EmbedRequest:
-        """The request for some of the texts."""
-        message = embedding_pb2.EmbedRequest()
-        message.CopyFrom(self.message)
-        inputs.add_to(message, rows)
-        return message
-
-
 class Embed(Operation[Any]):
-    """The requests and replies of one `embed`. Dense rows are copied to their place as they come."""
+    """The requests and replies of one `embed`, or of a batch of a stream. Dense rows are copied to their place as they
+    come."""
 
     def __init__(
         self,
-        template: Template,
+        template: embedding_pb2.EmbedRequest,
         inputs: Inputs,
-        *,
         alone: str,
-        csr: bool,
-        seconds: float | None,
-        progress: bool,
+        *,
+        csr: bool = False,
         spans: Sequence[embedding_pb2.Spans] = (),
+        place: int = 0,
+        seconds: float | None,
+        progress: bool = False,
     ) -> None:
-        """`alone`: the output whose rows are the result, without the axis of texts for a single text; empty: all, as
-        `Embeddings`. `csr`: make one matrix of the sparse rows. `spans`: those of each text, or none.
+        """`template`: the request without its texts. `alone`: the output whose rows are the result, without the axis of
+        texts for a single text; empty: all, as `Embeddings`. `csr`: make one matrix of the sparse rows. `spans`: those
+        of each text, or none. `place`: of the first text in a stream.
 
         Raises ImportError where scipy is missing for a matrix.
         """
@@ -61,7 +45,8 @@ class Embed(Operation[Any]):
 
             self._matrix = csr_array
         super().__init__(seconds=seconds, progress=progress)
-        self._template, self._inputs, self._alone, self._csr, self._spans = template, inputs, alone, csr, spans
+        self._template, self._inputs, self._alone, self._csr = template, inputs, alone, csr
+        self._spans, self._place = spans, place
         counts = [len(bounds.starts) for bounds in spans] or [1] * len(inputs)
         self._row_starts = [0, *accumulate(counts)]  # of the dense rows of each text
         self._replies: dict[int, Any] = {}
@@ -75,21 +60,23 @@ class Embed(Operation[Any]):
     def parts(self) -> Iterator[InputPart]:
         if self._csr:
             yield CARD_PART
-        if self._template.message.late_chunking:  # the texts are one document
+        if self._template.late_chunking:  # the texts are one document
             yield InputPart(start=0, stop=self.size, indivisible=True)
             return
-        prompt = len(self._template.message.prompt)
+        prompt = len(self._template.prompt)
         yield from self._inputs.parts(most=TEXTS, letters=LETTERS, common=prompt)
 
     def message(self, part: InputPart) -> Any:
         if part is CARD_PART:
-            return model_pb2.GetModelRequest(model=self._template.message.model)
-        message = self._template.request(self._inputs, part.rows)
+            return model_pb2.GetModelRequest(model=self._template.model)
+        message = embedding_pb2.EmbedRequest()
+        message.CopyFrom(self._template)
+        self._inputs.add_to(message, part.rows)
         message.spans.extend(self._spans[part.rows])
         return message
 
     def offsets(self, part: InputPart) -> Mapping[str, int]:
-        return dict.fromkeys(("texts", "tokenized", "spans"), part.start)
+        return dict.fromkeys(("texts", "tokenized", "spans"), self._place + part.start)
 
     def add_reply(self, part: InputPart, reply: Any) -> None:
         if part is CARD_PART:
@@ -142,15 +129,6 @@ class Embed(Operation[Any]):
         starts = np.cumsum([0, *(len(ids) for ids, _ in pairs)])
         ids, weights = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
         return self._matrix((weights, ids, starts), shape=(len(pairs), self._vocabulary))
-
-
-def results_by_text(reply: embedding_pb2.EmbedResponse, output: str) -> list[Any]:
-    """One output of a reply, as a list with a result for each text."""
-    if output == "dense":
-        return list(vectors.rows(reply.dense).copy())
-    if output == "multi_vector":
-        return vectors.multi_vectors(reply.multi_vector)
-    return [dict(zip(ids.tolist(), weights.tolist(), strict=True)) for ids, weights in vectors.sparse(reply.sparse)]
 
 
 def _scales(messages: Sequence[Any]) -> Array | None:

@@ -129,26 +129,21 @@ class Inputs:
         """
         if isinstance(texts, bytes | bytearray):
             raise InvalidInput(f"{field} are bytes; wanted are strings or token ids", field=field)
-        if isinstance(texts, str):
-            return cls(entries=[checked_text(texts, field)], tokenized=False, single=True)
-        entries = list(texts)
-        if all(map(_is_string, entries)):
-            for place, text in enumerate(entries):
-                checked_text(text, f"{field}[{place}]")
-            return cls(entries=entries, tokenized=False, single=False)
-        if all(_is_number(entry) for entry in entries):
-            _check_ids(entries, field)
-            return cls(entries=[entries], tokenized=True, single=True)
-        is_of_the_first_kind = _is_string if isinstance(entries[0], str) else _is_ids
+        single = isinstance(texts, str)
+        entries: list[Any] = [texts] if single else list(texts)
+        if entries and all(map(_is_number, entries)):
+            single, entries = True, [entries]
+        tokenized = bool(entries) and not isinstance(entries[0], str)
         for place, entry in enumerate(entries):
-            if not is_of_the_first_kind(entry):
-                raise InvalidInput(
-                    f"{field}[{place}] is of type {type(entry).__name__}; wanted are strings only, or token ids only",
-                    field=f"{field}[{place}]",
-                )
-            if is_of_the_first_kind is _is_ids:
-                _check_ids(entry, f"{field}[{place}]")
-        return cls(entries=entries, tokenized=True, single=False)
+            name = field if single else f"{field}[{place}]"
+            if tokenized and _is_ids(entry):
+                _check_ids(entry, name)
+            elif isinstance(entry, str) and not tokenized:
+                checked_text(entry, name)
+            else:
+                fault = f"{name} is of type {type(entry).__name__}; wanted are strings only, or token ids only"
+                raise InvalidInput(fault, field=name)
+        return cls(entries=entries, tokenized=tokenized, single=single)
 
     @classmethod
     def strings(cls, texts: str | Iterable[str], field: str, *, single: bool = True) -> "Inputs":
@@ -213,10 +208,6 @@ def _spans(pairs: Any, field: str) -> Spans:
         raise InvalidInput(
             f"{field} are to be pairs of characters: where a span starts and ends", field=field
         ) from None
-
-
-def _is_string(value: Any) -> bool:
-    return isinstance(value, str)
 
 
 def _is_number(value: Any) -> bool:

@@ -8,6 +8,7 @@ documents are sent in one.
 import operator
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from itertools import product
 from typing import Any
 
@@ -69,7 +70,10 @@ class Rerank(Operation[list[RankedDocument]]):
         for result in reply.results:
             index = part.start + result.index
             document = self._documents[index] if self._return else None
-            matches = tuple(_match(match) for match in result.explanation)
+            matches = tuple(
+                TokenMatch(**{field.name: getattr(match, field.name) for field in fields(TokenMatch)})
+                for match in result.explanation
+            )
             ranked = RankedDocument(index=index, score=result.score, document=document, explanation=matches)
             self._results.append((result.logit if result.HasField("logit") else result.score, ranked))
 
@@ -182,12 +186,3 @@ class MaxSim(Scores):
     def _size(self, entry: Any) -> int:
         """The bytes of an array as float32, or the most that a text can have."""
         return len(entry) * LETTER_BYTES if isinstance(entry, str) else int(entry.size) * 4
-
-
-def _match(match: ranking_pb2.TokenMatch) -> TokenMatch:
-    return TokenMatch(
-        query_token=match.query_token,
-        document_token=match.document_token,
-        document_position=match.document_position,
-        similarity=match.similarity,
-    )

@@ -44,11 +44,6 @@ def scales(message: Any) -> Array:
     return np.frombuffer(message.scales, dtype="<f4")
 
 
-def multi_vectors(message: Any) -> list[Array]:
-    """One array [rows, dimensions] for each text, all in one memory of their own, which may be written to."""
-    return split_by_lengths(rows(message).copy(), message.lengths)
-
-
 def split_by_lengths(whole: Array, lengths: Sequence[int]) -> list[Array]:
     """Cuts the first axis into pieces of these lengths."""
     return np.split(whole, np.cumsum(lengths)[:-1]) if len(lengths) else []

@@ -70,7 +70,7 @@ def test_the_limits_are_those_of_a_number_format(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(render, "read", lambda name: measured)
     assert render.limits().splitlines()[4:] == [
         "| a text, float32 | 10 | fast, best batch: 20 | 30 | 0.51 | 1.5 |",
-        "| a text, int8 | 40 | fast: 50 | 60 | 0.81 | 1.2 |",
+        "| a text, int8 | 40 | fast int8, best batch: 50 | 60 | 0.81 | 1.2 |",
     ]
 
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from selvage.bulk import Failed
@@ -29,8 +28,8 @@ def made(request: pytest.FixtureRequest, fake: FakeFrontend) -> Iterator[Any]:
         return opened[-1]
 
     yield make
-    for each in opened:
-        each.close()
+    for embedding in opened:
+        embedding.close()
 
 
 def refuse_long(request: Any) -> InputTooLong | None:
@@ -41,21 +40,21 @@ def refuse_long(request: Any) -> InputTooLong | None:
 
 def test_each_text_has_its_row(made: Any) -> None:
     """However batches are cut; all outputs of one pass, and nothing is null."""
-    given = texts(40)
-    table = made(output=["dense", "sparse"], message_texts=7).table(given)
-    assert np.array_equal(np.array(table["dense"].to_pylist()), [dense_row(each) for each in given])
+    source = texts(40)
+    table = made(output=["dense", "sparse"], message_texts=7).table(source)
+    assert np.array_equal(np.array(table["dense"].to_pylist()), [dense_row(text) for text in source])
     pairs = zip(table["sparse_ids"].to_pylist(), table["sparse_weights"].to_pylist(), strict=True)
-    assert [dict(zip(*pair, strict=True)) for pair in pairs] == [sparse_row(each) for each in given]
-    assert table["tokens"].to_pylist() == [len(each) for each in given]
-    assert table["reason"].null_count == len(given)
+    assert [dict(zip(*pair, strict=True)) for pair in pairs] == [sparse_row(text) for text in source]
+    assert table["tokens"].to_pylist() == [len(text) for text in source]
+    assert table["reason"].null_count == len(source)
 
 
 def test_rows_without_a_vector_say_why(made: Any, fake: FakeFrontend) -> None:
     """The others are as ever; the types are those of a batch that is whole, or has no vector at all."""
     fake.refuse = refuse_long
     embedding = made(on_error="null", output=["dense", "multi_vector"], message_texts=4)
-    given = ["one", "", "x" * 60, None, "two", 5, " \n", "\udc80", "three"]
-    table = embedding.table(given)
+    source = ["one", "", "x" * 60, None, "two", 5, " \n", "\udc80", "three"]
+    table = embedding.table(source)
     assert table["reason"].to_pylist() == [
         *(None, "EMPTY", "INPUT_TOO_LONG: the text has 602 tokens", "EMPTY", None),
         "column 'text' is of type int, not a string",
@@ -63,19 +62,19 @@ def test_rows_without_a_vector_say_why(made: Any, fake: FakeFrontend) -> None:
     ]
     good = [0, 4, 8]
     for name in embedding.schema.names[:-1]:
-        assert [place for place, each in enumerate(table[name].to_pylist()) if each is not None] == good
-    assert np.array_equal(np.array(table["dense"].take(good).to_pylist()), [dense_row(given[each]) for each in good])
-    assert [len(table["multi_vector"][each].as_py()) for each in good] == [3, 3, 5]
-    for each in (embedding.table(["", None]), embedding.table([])):
-        assert each.schema == table.schema == embedding.schema
+        assert [place for place, value in enumerate(table[name].to_pylist()) if value is not None] == good
+    assert np.array_equal(np.array(table["dense"].take(good).to_pylist()), [dense_row(source[place]) for place in good])
+    assert [len(table["multi_vector"][place].as_py()) for place in good] == [3, 3, 5]
+    for empty in (embedding.table(["", None]), embedding.table([])):
+        assert empty.schema == table.schema == embedding.schema
 
 
 def test_the_first_bad_row_is_named(made: Any, fake: FakeFrontend) -> None:
     """By its place and its id; the embedding goes on with other batches."""
     fake.refuse = refuse_long
     embedding = made(id_column="doc")
-    told = r"row 1 of a batch of 3, whose doc is 'b': INPUT_TOO_LONG: the text has 602 tokens .*on_error='null'"
-    with pytest.raises(ValueError, match=told):
+    line = r"row 1 of a batch of 3, whose doc is 'b': INPUT_TOO_LONG: the text has 602 tokens .*on_error='null'"
+    with pytest.raises(ValueError, match=line):
         embedding.table(["one", "x" * 60, "two"], ids=["a", "b", "c"])
     assert embedding.table(["one"], ids=["a"])["dense"].to_pylist() == [dense_row("one").tolist()]
 
@@ -85,17 +84,6 @@ def test_ids_are_given_where_they_are_named(made: Any) -> None:
     for options, ids in (({"id_column": "doc"}, None), ({}, [])):
         with pytest.raises(ValueError, match="`ids` and `id_column` go together"):
             made(**options).table([], ids)
-
-
-def test_targets_share_a_batch(made: Any, fake: FakeFrontend) -> None:
-    """While one of them works, the other does too."""
-    given = texts(30)
-    with FakeFrontend() as other:
-        fake.seconds = other.seconds = 0.01
-        embedding = made(target=[fake.address, other.address], message_texts=2, in_flight=1)
-        assert embedding.table(given)["dense"].to_pylist() == [dense_row(each).tolist() for each in given]
-        assert min(len(fake.asked), len(other.asked)) > 3
-        embedding.close()
 
 
 def test_it_asks_as_bulk_unless_told(made: Any, fake: FakeFrontend) -> None:
@@ -109,7 +97,7 @@ def test_it_asks_as_bulk_unless_told(made: Any, fake: FakeFrontend) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "kind", "told"),
+    ("options", "kind", "line"),
     [
         ({"target": ()}, ValueError, "either `model` runs in this process, or `target` names services"),
         ({"device": "cuda:0"}, TypeError, ".*'device'"),
@@ -119,16 +107,7 @@ def test_it_asks_as_bulk_unless_told(made: Any, fake: FakeFrontend) -> None:
         ({"target": "127.0.0.1:1", "patience": 0.1}, Failed, "no target answers; 127.0.0.1:1 says: "),
     ],
 )
-def test_what_makes_no_sense_is_told_at_once(made: Any, options: Any, kind: type[Exception], told: str) -> None:
+def test_what_makes_no_sense_is_told_at_once(made: Any, options: Any, kind: type[Exception], line: str) -> None:
     """Before a batch comes, and not as the command would, which has flags."""
-    with pytest.raises(kind, match=f"^{told}"):
+    with pytest.raises(kind, match=f"^{line}"):
         made(**options)
-
-
-def test_tables_are_arrow_s(made: Any) -> None:
-    """With plain types that any reader of Parquet knows."""
-    table = made(output="sparse").table(["one"])
-    assert isinstance(table, pa.Table)
-    assert [str(each.type) for each in table.schema] == [
-        *("int32", "bool", "list<item: int32>", "list<item: float>", "string")
-    ]

@@ -16,13 +16,14 @@ from selvage.bulk.flags import parse
 from selvage.bulk.job import Meter
 from selvage.bulk.sender import CARD_SECONDS, FIRST_SECONDS, Target, card_of
 from selvage.errors import DeadlineExceeded
+from selvage.messages.options import VectorOptions, explanations
 from shared.errors import InputTooLong
 from support.bulk_fakes import FakeClient, jsonl
 from support.fake_frontend import FakeFrontend, dense_row, sparse_row
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "line"),
     [
         (["--outputs", "dense,words"], "--outputs is 'dense,words', must be of dense, sparse, multi-vector"),
         (["--outputs", ","], "--outputs is ',', must be of"),
@@ -36,27 +37,31 @@ from support.fake_frontend import FakeFrontend, dense_row, sparse_row
         (["--data-type", "float8"], "--data-type: invalid choice: 'float8'"),
         (["--targets", "a:1"], "unrecognized arguments: --targets"),
         (["--format", "npy"], "unrecognized arguments: --format"),
+        (["--engine", "minilm", "--tls"], "--engine and --tls exclude each other"),
+        (["--engine", "minilm", "--target", "h:1"], "--engine and --target exclude each other"),
+        (["--engine-option", "threads=1"], "--engine-option is for --engine"),
+        (["--engine", "minilm", "--engine-option", "threads"], "--engine-option is .threads., must be NAME=VALUE"),
     ],
 )
-def test_flags_that_make_no_sense_are_named(flags: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_flags_that_make_no_sense_are_named(flags: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
     """In one line, with status 2."""
     with pytest.raises(SystemExit) as ended:
         parse(["a.jsonl", "--output", "o", *flags])
     assert ended.value.code == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
-    assert re.search(told, lines[0])
+    assert re.search(line, lines[0])
 
 
-def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every flag has a word, and examples end it."""
+def test_help_explains_every_option_of_a_vector(capsys: pytest.CaptureFixture[str]) -> None:
+    """In the words of `Client.embed`."""
     with pytest.raises(SystemExit) as ended:
         parse(["--help"])
-    told = capsys.readouterr().out
     assert ended.value.code == 0
-    assert "python -m selvage.bulk corpus/*.jsonl --output vectors" in told
-    usage, _, explained = told.partition("positional arguments:")
-    assert set(re.findall(r"--[a-z-]+", usage)) <= set(re.findall(r"--[a-z-]+", explained))
+    words = " ".join(capsys.readouterr().out.split())
+    for name in ("dimensions", "sparse_top_k", "pool_factor", "max_tokens"):
+        assert f"--{name.replace('_', '-')}" in words
+        assert explanations(VectorOptions)[name] in words
 
 
 def test_without_pyarrow_it_says_what_installs_it(tmp_path: Path) -> None:
@@ -64,8 +69,7 @@ def test_without_pyarrow_it_says_what_installs_it(tmp_path: Path) -> None:
     program = "import sys, runpy; sys.modules['pyarrow'] = None; runpy.run_module('selvage.bulk', run_name='__main__')"
     flags = [jsonl(tmp_path / "a.jsonl", ["one"]), "--output", str(tmp_path / "o")]
     ended = subprocess.run([sys.executable, "-c", program, *flags], capture_output=True, text=True, check=False)
-    told = "the command needs pyarrow (the extra bulk): pip install pyarrow\n"
-    assert (ended.returncode, ended.stderr) == (1, told)
+    assert (ended.returncode, ended.stderr) == (1, "the command needs pyarrow (the extra bulk): pip install pyarrow\n")
 
 
 def test_file_to_file_over_grpc(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,9 +86,9 @@ def test_file_to_file_over_grpc(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert table["dense"].to_pylist() == [dense_row("one").tolist(), dense_row("three").tolist()]
     pairs = zip(table["sparse_ids"].to_pylist(), table["sparse_weights"].to_pylist(), strict=True)
     assert [dict(zip(*pair, strict=True)) for pair in pairs] == [sparse_row("one"), sparse_row("three")]
-    told = capsys.readouterr()
-    assert told.err == ""
-    first, empty, bad, took = told.out.splitlines()
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    first, empty, bad, took = printed.out.splitlines()
     assert first == f"2 vectors in 1 shards of {folder}"
     assert empty == "1 empty texts were left out"
     assert bad == f"1 bad rows are in {folder}/_bad-*.jsonl"
@@ -111,24 +115,13 @@ def test_failures_end_with_1_and_a_line(tmp_path: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().err == f"--output: {tmp_path / 'file'} cannot be used: File exists\n"
 
 
-def test_it_says_at_once_whom_it_waits_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And why, also where nobody watches: else a wrong address would look like long work for ten minutes."""
-    source = jsonl(tmp_path / "a.jsonl", ["one"])
-    targets = ["--target", "127.0.0.1:1", "--target", "127.0.0.1:2"]
-    assert main([source, "--output", str(tmp_path / "o"), *targets, "--patience", "0.2"]) == 1
-    first, last = capsys.readouterr().err.splitlines()
-    assert first.startswith("waiting up to 0.2 s for 127.0.0.1:1, 127.0.0.1:2: ")
-    assert "127.0.0.1:2: Failed to connect to remote host: Connection refused" in first
-    assert last.startswith("no target answers; 127.0.0.1:2 says: ")
-
-
 def test_a_target_that_does_not_even_refuse_is_told_soon() -> None:
     """The first request has a short deadline. This is told once; all later requests have more time."""
-    client, told = FakeClient(), list[str]()
+    client, lines = FakeClient(), list[str]()
     client.dead = DeadlineExceeded("Deadline Exceeded")
     with pytest.raises(Failed, match="no target answers; slow:1 says: Deadline Exceeded"):
-        card_of([Target("slow:1", client)], 0.2, told.append)
-    assert told == ["waiting up to 0.2 s for slow:1: Deadline Exceeded"]
+        card_of([Target("slow:1", client)], 0.2, lines.append)
+    assert lines == ["waiting up to 0.2 s for slow:1: Deadline Exceeded"]
     first, *others = client.deadlines
     assert (first, {*others}) == (FIRST_SECONDS, {CARD_SECONDS})
     assert first < CARD_SECONDS
@@ -151,19 +144,3 @@ def test_the_line_tells_rate_and_time_left() -> None:
     seconds[0] = 110.1
     meter.show(12_001, 0.6)
     assert screen.getvalue() == "\r12,000 texts, 1,200 a second, 60%, 0:00:40 left"
-
-
-@pytest.mark.parametrize(
-    ("flags", "told"),
-    [
-        (["--engine", "minilm", "--tls"], "--engine and --tls exclude each other"),
-        (["--engine", "minilm", "--target", "h:1"], "--engine and --target exclude each other"),
-        (["--engine-option", "threads=1"], "--engine-option is for --engine"),
-        (["--engine", "minilm", "--engine-option", "threads"], "--engine-option is 'threads', must be NAME=VALUE"),
-    ],
-)
-def test_flags_of_an_engine_make_sense(flags: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parse(["lines.txt", "--output", "vectors", *flags])
-    assert ended.value.code == 2
-    assert told in capsys.readouterr().err

@@ -1,6 +1,5 @@
 """Killed at any moment, the command goes on: the same files as an undisturbed run, no row twice, no row lost."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,7 +14,7 @@ from selvage import errors
 from selvage.bulk import Failed
 from selvage.bulk import shards as shards_module
 from selvage.bulk.shards import Draft
-from support.bulk_fakes import FakeClient, bad_rows, contents, embed, jsonl, refuse_bad, rows
+from support.bulk_fakes import FakeClient, contents, embed, jsonl, refuse_bad
 
 TEXTS = [None if i % 11 == 5 else "" if i % 7 == 3 else "bad" if i % 13 == 1 else f"text {i}" for i in range(60)]
 FLAGS = ("--rows-per-shard", "9", "--batch-size", "4", "--skip-errors", "--id-column", "id")
@@ -59,8 +58,8 @@ def killed_after(steps: int) -> Iterator[None]:
         patch.setattr(Draft, "discard", lambda _: None)  # whoever is killed tidies nothing
         with suppress(Killed):
             yield
-    for each in opened:
-        each.stream.close()
+    for draft in opened:
+        draft.stream.close()
 
 
 @pytest.fixture(scope="module")
@@ -76,28 +75,6 @@ def parts(folder: Path) -> dict[str, Any]:
     return {name: table for name, table in contents(folder).items() if name.startswith("part")}
 
 
-def test_an_undisturbed_run_has_every_row_once(tmp_path: Path) -> None:
-    """With a vector, listed as bad, or counted as empty: what all others are compared with."""
-    summary = embed(tmp_path / "o", jsonl(tmp_path / "a.jsonl", TEXTS), *FLAGS, clients=[client()])
-    good = [row["row"] for row in rows(tmp_path / "o")]
-    bad = {row["row"]: row for row in bad_rows(tmp_path / "o")}
-    assert good == [i for i, text in enumerate(TEXTS) if text and text.startswith("text")]
-    assert [row["id"] for row in rows(tmp_path / "o")] == [f"id-{i}" for i in good]
-    assert [*bad] == [i for i, text in enumerate(TEXTS) if text == "bad"]
-    assert bad[1] == {
-        "row": 1,
-        "file": str(tmp_path / "a.jsonl"),
-        "file_row": 2,
-        "id": "id-1",
-        "reason": "INPUT_TOO_LONG: the text has 602 tokens",
-    }
-    assert (summary.rows, summary.bad, summary.empty) == (len(good), len(bad), len(TEXTS) - len(good) - len(bad))
-    assert summary.shards == 7
-    told = json.loads((tmp_path / "o" / "_manifest.json").read_text())
-    assert told["input_rows"] == 60
-    assert sum(shard["rows"] + shard["bad"] + shard["empty"] for shard in told["shards"]) == 60
-
-
 @settings(max_examples=15)
 @given(st.lists(st.integers(0, 80), min_size=1, max_size=3))
 def test_killed_anywhere_it_ends_the_same(undisturbed: dict[str, Any], steps: list[int]) -> None:
@@ -106,8 +83,8 @@ def test_killed_anywhere_it_ends_the_same(undisturbed: dict[str, Any], steps: li
         folder = Path(name)
         source = jsonl(folder / "a.jsonl", TEXTS)
         flags = (source, *FLAGS)
-        for each in steps:
-            with killed_after(each):
+        for count in steps:
+            with killed_after(count):
                 embed(folder / "o", *flags, clients=[client()])
         embed(folder / "o", *flags, clients=[client()])
         assert parts(folder / "o") == undisturbed
@@ -146,27 +123,27 @@ def test_several_commands_write_what_one_would(tmp_path: Path) -> None:
     embed(tmp_path / "one", *flags)
     for index in (2, 0, 1):
         embed(tmp_path / f"{index}", *flags, "--shard", f"{index}/3")
-    found = [parts(tmp_path / f"{index}") for index in range(3)]
-    assert sum(map(len, found)) == 8
-    assert found[0] | found[1] | found[2] == parts(tmp_path / "one")
+    shares = [parts(tmp_path / f"{index}") for index in range(3)]
+    assert sum(map(len, shares)) == 8
+    assert shares[0] | shares[1] | shares[2] == parts(tmp_path / "one")
     with pytest.raises(Failed, match=r'other settings: --shard was "0/3", now it is "1/3"'):
         embed(tmp_path / "0", *flags, "--shard", "1/3")
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "difference"),
     [
         (("--dimensions", "2"), r"other settings: --dimensions was null, now it is 2"),
         (("--rows-per-shard", "8"), r"other settings: --rows-per-shard was 9, now it is 8"),
         (("--outputs", "dense,sparse"), r'other settings: --outputs was \["dense"\], now it is \["dense", "sparse"\]'),
     ],
 )
-def test_other_settings_are_refused(tmp_path: Path, flags: tuple[str, ...], told: str) -> None:
+def test_other_settings_are_refused(tmp_path: Path, flags: tuple[str, ...], difference: str) -> None:
     """By the flag that differs; --restart begins anew."""
     source = jsonl(tmp_path / "a.jsonl", ["a", "b"])
     before = (source, "--rows-per-shard", "9")
     embed(tmp_path / "o", *before)
-    with pytest.raises(Failed, match=rf"--output: .* was begun with {told}"):
+    with pytest.raises(Failed, match=rf"--output: .* was begun with {difference}"):
         embed(tmp_path / "o", *before, *flags)
     assert embed(tmp_path / "o", *before, *flags, "--restart").texts == 2
     assert embed(tmp_path / "o", *before, *flags).texts == 0

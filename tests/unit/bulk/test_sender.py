@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from selvage import errors
 from selvage.bulk import Failed
-from selvage.bulk import sender as sender_module
 from selvage.bulk.sender import Sender, Target, Work, messages
-from support.bulk_fakes import FakeClient, embeddings, refuse_bad, too_long
+from selvage.messages.inputs import ENTRY_LETTERS
+from support.bulk_fakes import FakeClient, embeddings, refuse_bad
 from support.fake_frontend import dense_row
 
 TEXTS = [f"text {i}" for i in range(40)]
@@ -92,20 +92,6 @@ def test_a_text_at_fault_is_bad_alone(made: Made, named: bool, kind: type[errors
     assert {work.reasons[row] for row in work.bad_rows()} == {reason}
 
 
-def test_the_text_at_fault_is_found_by_its_place(made: Made) -> None:
-    """Among texts that look the same."""
-    client = FakeClient()
-    refused = [True]
-
-    def third(texts: list[str], _: int) -> None:
-        if refused.pop() if refused else False:
-            raise too_long(2)
-
-    client.script = third
-    work = embedded(made(client, in_flight=1), ["same"] * 4)
-    assert work.bad_rows() == [2]
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -150,8 +136,8 @@ def test_a_target_that_returns_with_another_model_ends_the_work(made: Made) -> N
         raise errors.Unavailable("gone", retry_after=0.0)
 
     client.script = replaced
-    told = "fake:1: its model has the fingerprint eeeeeeeeeeeeeeee, the work was begun with ffff"
-    with pytest.raises(Failed, match=told):
+    line = "fake:1: its model has the fingerprint eeeeeeeeeeeeeeee, the work was begun with ffff"
+    with pytest.raises(Failed, match=line):
         embedded(made(client), TEXTS)
 
 
@@ -190,14 +176,13 @@ def test_a_service_gets_no_more_than_it_takes(made: Made) -> None:
     assert 0 < refusals[0] < len(client.sent) / 2
 
 
-def test_silence_is_borne_so_long(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silence_is_borne_so_long(made: Made) -> None:
     """Then the work ends with what the last target says; a target that was away for long is used again."""
-    monkeypatch.setattr(sender_module, "LONGEST_PAUSE", 0.0)
     client = FakeClient()
 
     def away(_: list[str], count: int) -> None:
-        if count < 1500:
-            raise errors.Unavailable("refused")
+        if count < 20:
+            raise errors.Unavailable("refused", retry_after=0.0)
 
     client.script = away
     check(embedded(made(client), TEXTS), TEXTS)
@@ -251,4 +236,4 @@ def test_messages_cut_texts_up(lengths: list[int], most: int, letters: int) -> N
     assert sizes == sorted(sizes, reverse=True)
     for message in cut:
         assert 1 <= len(message) <= most
-        assert len(message) == 1 or sum(len(texts[row]) + sender_module.TEXT_LETTERS for row in message) <= letters
+        assert len(message) == 1 or sum(len(texts[row]) + ENTRY_LETTERS for row in message) <= letters

@@ -34,15 +34,15 @@ async def test_errors_have_their_class_and_tries_are_bounded(
     async with connected(kind, fake.address, retries=times - 1) as client:
         with pytest.raises(errors.BY_REASON[error.reason]) as raised:
             await client.embed(["a"])
-    found = raised.value
-    assert (str(found), found.reason, found.field, found.retry_after) == (
+    refusal = raised.value
+    assert (str(refusal), refusal.reason, refusal.field, refusal.retry_after) == (
         error.message,
         error.reason,
         error.field,
         error.retry_after,
     )
-    assert found.code.name == error.status
-    assert found.request_id == fake.metadata[-1]["x-request-id"]
+    assert refusal.code.name == error.status
+    assert refusal.request_id == fake.metadata[-1]["x-request-id"]
     assert len(fake.asked) == times
 
 
@@ -59,11 +59,3 @@ async def test_a_deadline_covers_all_parts(fake: FakeFrontend, kind: str, where:
         assert isinstance(raised.value, errors.DeadlineExceeded)
         assert len(fake.asked) < 3
         assert (await client.embed("a", timeout=math.inf)).shape == (3,)
-
-
-async def test_parts_that_leave_each_other_no_room_are_sent_one_by_one(fake: FakeFrontend, kind: str) -> None:
-    """A refusal beside other parts of the same call is no failure, however long these take."""
-    full = served.Overloaded("others hold the bytes", retry_after=0.01)
-    fake.refuse, fake.seconds = lambda _: full if fake.at_once > 1 else None, 0.1
-    async with connected(kind, fake.address, retries=0, in_flight=4) as client:
-        assert (await client.embed(MANY)).shape == (1300, 3)

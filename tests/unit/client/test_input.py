@@ -1,4 +1,4 @@
-"""What both clients refuse before they send anything."""
+"""What both clients refuse before they send anything, and what they leave to the frontend."""
 
 import math
 import sys
@@ -7,77 +7,86 @@ from typing import Any
 import numpy as np
 import pytest
 
-from selvage import errors
-from support.fake_frontend import KINDS, FakeFrontend, connected, sparse_row, texts
+from selvage.calls import methods
+from selvage.calls.split_call import RetryPolicy, SplitCall
+from selvage.errors import InvalidInput
+from support.split_calls import Nobody
 
-pytestmark = pytest.mark.parametrize("kind", KINDS)
-MANY = texts(1300)
+ROWS = [np.ones((2, 3), dtype=np.float32)] * 2100
+HALF = "half \ud83d of a smile"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "field"),
+    ("method", "arguments", "options", "field"),
     [
-        ({"texts": ["a", 5]}, "texts[1]"),
-        ({"texts": ["a", [5]]}, "texts[1]"),
-        ({"texts": [[5], None]}, "texts[1]"),
-        ({"texts": b"abc"}, "texts"),
-        ({"texts": ["a", "half \ud83d of a smile"]}, "texts[1]"),
-        ({"texts": "\ud83d"}, "texts"),
-        ({"texts": [[5], [-1]]}, "texts[1]"),
-        ({"texts": [2**31]}, "texts"),
-        ({"texts": ["a"], "output": "colbert"}, "output"),
-        ({"texts": ["a"], "output": "Dense"}, "output"),
-        ({"texts": ["a"], "output": ["SPARSE"]}, "output"),
-        ({"texts": ["a"], "timeout": math.nan}, "timeout"),
-        ({"texts": ["a"], "data_type": "int4"}, "data_type"),
-        ({"texts": ["a"], "prompt": "p", "prompt_name": "n"}, "prompt"),
-        ({"texts": ["a"], "sparse_format": "coo"}, "sparse_format"),
+        (methods.embed, [["a", 5]], {}, "texts[1]"),
+        (methods.embed, [["a", [5]]], {}, "texts[1]"),
+        (methods.embed, [[[5], None]], {}, "texts[1]"),
+        (methods.embed, [b"abc"], {}, "texts"),
+        (methods.embed, [["a", HALF]], {}, "texts[1]"),
+        (methods.embed, [HALF], {}, "texts"),
+        (methods.embed, [[[5], [-1]]], {}, "texts[1]"),
+        (methods.embed, [[2**31]], {}, "texts"),
+        (methods.embed, ["a"], {"output": "colbert"}, "output"),
+        (methods.embed, ["a"], {"output": "Dense"}, "output"),
+        (methods.embed, ["a"], {"output": ["unspecified"]}, "output"),
+        (methods.embed, ["a"], {"data_type": "int4"}, "data_type"),
+        (methods.embed, ["a"], {"prompt": "p", "prompt_name": "n"}, "prompt"),
+        (methods.embed, ["a"], {"sparse_format": "coo"}, "sparse_format"),
+        (methods.embed_stream, [["a"]], {"batch_size": 0}, "batch_size"),
+        (methods.rerank, ["q", "a string is no list"], {}, "documents"),
+        (methods.rerank, [HALF, ["d"]], {}, "query"),
+        (methods.rerank, ["q", ["d"]], {"method": "hybrid", "weights": {"Dense": 1}}, "weights"),
+        (methods.score, ["q", ["d"]], {}, "queries"),
+        (methods.score, [["a"], ["b", "c"]], {"pairs": True}, "documents"),
+        (methods.max_sim, ["q", ROWS], {}, "queries"),
+        (methods.max_sim, [[np.ones((1, 3), dtype=int)], ROWS], {}, "queries[0]"),
+        (methods.max_sim, [ROWS[:2], [*ROWS, np.ones(3)]], {}, "documents[2100]"),
+        (methods.max_sim, [ROWS[:2], [*ROWS, np.ones((2, 4))]], {}, "documents"),
+        (methods.detokenize, ["a"], {}, "tokenized"),
     ],
 )
-async def test_what_makes_no_sense_is_refused_before_it_is_sent(
-    fake: FakeFrontend, kind: str, arguments: dict[str, Any], field: str
+def test_what_makes_no_sense_is_refused_before_it_is_sent(
+    method: Any, arguments: list[Any], options: dict[str, Any], field: str
 ) -> None:
-    """As the service would."""
-    async with connected(kind, fake.address) as client:
-        with pytest.raises(errors.InvalidInput) as raised:
-            await client.embed(**arguments)
+    """As the service would, by its place in the whole input."""
+    with pytest.raises(InvalidInput) as raised:
+        method(Nobody(), *arguments, **options)
     assert raised.value.field == field
-    assert not fake.asked
 
 
-async def test_a_string_is_no_list_of_documents(fake: FakeFrontend, kind: str) -> None:
-    """It would pass for its letters."""
-    async with connected(kind, fake.address) as client:
-        for ask in (client.rerank("q", "documents"), client.score("q", ["d"]), client.max_sim("q", [np.ones((1, 2))])):
-            with pytest.raises(errors.InvalidInput):
-                await ask
-        with pytest.raises(errors.InvalidInput, match="no pairs"):
-            await client.score(["a"], ["b", "c"], pairs=True)
-        with pytest.raises(errors.InvalidInput, match="weights is 'Dense'"):
-            await client.rerank("q", ["d"], method="hybrid", weights={"Dense": 1})
-        with pytest.raises(errors.InvalidInput) as raised:
-            await client.rerank("\ud83d", ["d"])
-    assert raised.value.field == "query"
+def test_a_timeout_is_a_time() -> None:
+    for seconds in (-1, math.nan):
+        with pytest.raises(InvalidInput, match="timeout is") as raised:
+            SplitCall(methods.embed(Nobody(), ["a"]), seconds=seconds, retries=RetryPolicy(1))
+        assert raised.value.field == "timeout"
 
 
-async def test_arrays_are_looked_at_before_any_is_sent(fake: FakeFrontend, kind: str) -> None:
-    """The place counts in all of them, however many requests they take."""
-    good = [np.ones((2, 3), dtype=np.float32)] * 2100
-    for bad in (np.ones((2, 4), dtype=np.float32), np.ones(3), np.ones((2, 3), dtype=int)):
-        async with connected(kind, fake.address) as client:
-            with pytest.raises(errors.InvalidInput) as raised:
-                await client.max_sim(good[:2], [*good, bad])
-        assert raised.value.field == ("documents" if bad.shape == (2, 4) else "documents[2100]")
-    assert not fake.asked
-
-
-async def test_a_matrix_without_scipy_is_refused_before_it_is_asked_for(
-    fake: FakeFrontend, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not after everything was computed."""
+def test_a_matrix_without_scipy_is_refused_before_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not after everything was computed; dicts need none."""
     monkeypatch.setitem(sys.modules, "scipy.sparse", None)
-    async with connected(kind, fake.address) as client:
-        with pytest.raises(ImportError):
-            await client.embed(MANY, output="sparse", sparse_format="csr")
-        assert not fake.asked
-        assert await client.embed("quiet", output="sparse") == sparse_row("quiet")
+    with pytest.raises(ImportError):
+        methods.embed(Nobody(), ["a"], output="sparse", sparse_format="csr")
+    methods.embed(Nobody(), ["a"], output="sparse")
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        (methods.embed, [["a"]]),
+        (methods.rerank, ["a", ["b"]]),
+        (methods.score, [["a"], ["b"]]),
+        (methods.max_sim, [["a"], ROWS[:1]]),
+        (methods.classify, [["a"]]),
+        (methods.classify_tokens, [["a"]]),
+        (methods.tokenize, [["a"]]),
+    ],
+)
+def test_a_call_says_whether_to_cut_or_says_nothing(method: Any, arguments: list[Any]) -> None:
+    """An explicit False is another thing than silence: it refuses where the frontend has --auto-truncate too."""
+    for options in ({}, {"truncate": False}, {"truncate": True}):
+        operation = method(Nobody(), *arguments, **options)
+        (part,) = operation.parts()
+        message = operation.message(part)
+        assert message.HasField("truncate") == bool(options)
+        assert message.truncate == options.get("truncate", False)

@@ -16,16 +16,21 @@ from typing import Any
 import pytest
 
 from selvage import AsyncClient, Client, errors
+from selvage.background import Session
 from shared import errors as served
-from support.fake_frontend import KINDS, FakeFrontend, answer_batch, connected, texts
+from support.fake_frontend import KINDS, FakeFrontend, connected, texts
 from support.references import eventually
 
 MANY = texts(1300)
 
 
+def all_of_them(_: Any) -> bool:
+    return True
+
+
 async def test_cancelling_a_task_ends_its_calls(fake: FakeFrontend) -> None:
     """The frontend hears of it."""
-    fake.holds = True
+    fake.holds = all_of_them
     async with AsyncClient(fake.address) as client:
         asking = asyncio.ensure_future(client.embed(MANY))
         await eventually(lambda: fake.at_once == 3)
@@ -38,7 +43,7 @@ async def test_cancelling_a_task_ends_its_calls(fake: FakeFrontend) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_an_error_of_one_part_ends_the_others(fake: FakeFrontend, kind: str) -> None:
     """They are not waited for."""
-    fake.holds = True
+    fake.holds = all_of_them
     fake.refusals.append(served.Internal("a bug"))
     async with connected(kind, fake.address, in_flight=2) as client:
         with pytest.raises(errors.Internal):
@@ -50,43 +55,30 @@ async def test_an_error_of_one_part_ends_the_others(fake: FakeFrontend, kind: st
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("entries", [MANY, ["a"]], ids=["many requests", "one request"])
 async def test_closing_ends_calls_that_are_under_way(fake: FakeFrontend, kind: str, entries: list[str]) -> None:
-    """With an error that says so: nobody cancelled the task. The frontend hears of it."""
-    fake.holds = True
-    if kind == "AsyncClient":
-        client = AsyncClient(fake.address)
-        asking = asyncio.ensure_future(client.embed(entries))
+    """With an error that says so: nobody cancelled the task. The frontend hears of it, and later calls are told too."""
+    fake.holds = all_of_them
+    async with connected(kind, fake.address) as client:
+        embed = client.client.embed
+        asking = asyncio.ensure_future(embed(entries) if kind == "AsyncClient" else asyncio.to_thread(embed, entries))
         await eventually(lambda: fake.at_once > 0)
         await client.close()
-    else:
-        blocking = Client(fake.address)
-        asking = asyncio.ensure_future(asyncio.to_thread(blocking.embed, entries))
-        await eventually(lambda: fake.at_once > 0)
-        blocking.close()
-    with pytest.raises(errors.Cancelled, match="the client was closed"):
-        await asking
-    await eventually(lambda: fake.cancelled == len(fake.asked))
+        with pytest.raises(errors.Cancelled, match="the client was closed"):
+            await asking
+        await eventually(lambda: fake.cancelled == len(fake.asked))
+        for method in (client.embed, client.stream):
+            with pytest.raises(errors.Cancelled, match="the client was closed"):
+                await method(["a"])
 
 
 @pytest.mark.parametrize("entries", [MANY, ["a"]], ids=["many requests", "one request"])
 async def test_a_timeout_around_a_call_is_no_closed_client(fake: FakeFrontend, entries: list[str]) -> None:
     """Though both cancel what is under way."""
-    fake.holds = True
+    fake.holds = all_of_them
     async with AsyncClient(fake.address) as client:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(client.embed(entries), 0.2)
-        fake.holds = False
+        fake.holds = lambda _: False
         assert (await client.embed("a")).shape == (3,)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_closed_client_says_so(fake: FakeFrontend, kind: str) -> None:
-    """By every method."""
-    async with connected(kind, fake.address) as client:
-        await client.embed("a")
-    with pytest.raises(errors.Cancelled, match="the client was closed"):
-        await client.embed("a")
-    with pytest.raises(errors.Cancelled, match="the client was closed"):
-        await client.stream(["a"])
 
 
 def test_another_event_loop_is_refused(fake: FakeFrontend) -> None:
@@ -106,57 +98,39 @@ def test_another_event_loop_is_refused(fake: FakeFrontend) -> None:
 
 
 async def test_closing_while_a_part_waits_to_be_sent_again(fake: FakeFrontend) -> None:
-    """The call ends with it, not when its wait is over."""
-    fake.refuse = lambda _: served.Overloaded("full", retry_after=600)
-    client = Client(fake.address, timeout=math.inf)
-    waiting = asyncio.ensure_future(asyncio.to_thread(client.embed, "a"))
-    await eventually(lambda: len(fake.asked) == 1)
-    client.close()
-    with pytest.raises(errors.Cancelled, match="the client was closed"):
-        await waiting
+    """The call ends with it, not when its wait is over; other clients go on."""
+    fake.refuse = lambda request: served.Overloaded("full", retry_after=600) if "a" in request.texts else None
+    with Client(fake.address) as other:
+        client = Client(fake.address, timeout=math.inf)
+        waiting = asyncio.ensure_future(asyncio.to_thread(client.embed, "a"))
+        await eventually(lambda: len(fake.asked) == 1)
+        client.close()
+        with pytest.raises(errors.Cancelled, match="the client was closed"):
+            await waiting
+        assert (await asyncio.to_thread(other.embed, "b")).shape == (3,)
 
 
-def test_ctrl_c_while_a_stream_waits_ends_it(fake: FakeFrontend) -> None:
+@pytest.mark.parametrize(("method", "requests"), [("embed", 3), ("embed_stream", 21)])
+def test_ctrl_c_ends_a_blocking_call(fake: FakeFrontend, method: str, requests: int) -> None:
     """The frontend hears of it, and the client goes on."""
-    ended, sent = threading.Event(), threading.Event()
-
-    def silent(requests: Iterator[Any], _: int) -> Iterator[Any]:
-        try:
-            for _ in requests:
-                sent.set()
-            yield
-        finally:
-            ended.set()
-
-    fake.stream = silent
+    fake.holds = all_of_them
     with Client(fake.address) as client:
-        interrupting = threading.Thread(target=lambda: sent.wait() and os.kill(os.getpid(), signal.SIGINT))
+
+        def interrupt() -> None:
+            while fake.at_once < requests:  # the caller waits for the first reply then
+                time.sleep(0.001)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        interrupting = threading.Thread(target=interrupt)
         interrupting.start()
         with pytest.raises(KeyboardInterrupt):
-            list(client.embed_stream(["a"], batch_size=1))
+            list(getattr(client, method)(MANY))
         interrupting.join()
-        assert ended.wait(60)
+        while fake.at_once:
+            time.sleep(0.001)
+        assert fake.cancelled == requests
+        fake.holds = lambda _: False
         assert client.embed("a").shape == (3,)
-
-
-async def test_a_cancellation_that_comes_while_a_stream_ends_is_not_lost(fake: FakeFrontend) -> None:
-    """A timeout around the loop, for example."""
-    over = threading.Event()
-
-    def never_ending(requests: Iterator[Any], _: int) -> Iterator[Any]:
-        yield from map(answer_batch, requests)
-        over.wait()
-
-    fake.stream = never_ending
-    async with AsyncClient(fake.address) as client:
-
-        async def all_of_it() -> None:
-            async for _ in client.embed_stream(MANY):
-                pass
-
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(all_of_it(), 0.5)
-    over.set()
 
 
 ENDING = """
@@ -221,27 +195,6 @@ async def test_a_fork_after_the_first_call_is_told(fake: FakeFrontend) -> None:
     ]
 
 
-def test_ctrl_c_ends_a_blocking_call(fake: FakeFrontend) -> None:
-    """The frontend hears of it, and the client goes on."""
-    fake.holds = True
-    with Client(fake.address) as client:
-
-        def interrupt() -> None:
-            while fake.at_once < 3:
-                time.sleep(0.001)
-            os.kill(os.getpid(), signal.SIGINT)
-
-        interrupting = threading.Thread(target=interrupt)
-        interrupting.start()
-        with pytest.raises(KeyboardInterrupt):
-            client.embed(MANY)
-        interrupting.join()
-        while fake.cancelled < 3:
-            time.sleep(0.001)
-        fake.holds = False
-        assert client.embed("a").shape == (3,)
-
-
 def test_empty_wakes_of_grpc_are_not_logged(fake: FakeFrontend, caplog: pytest.LogCaptureFixture) -> None:
     """A loop's other errors are."""
     with Client(fake.address) as client:
@@ -252,14 +205,18 @@ def test_empty_wakes_of_grpc_are_not_logged(fake: FakeFrontend, caplog: pytest.L
     assert [record.getMessage() for record in caplog.records] == ["Exception in callback another()"]
 
 
-def test_a_client_that_is_forgotten_leaves_no_thread(fake: FakeFrontend) -> None:
-    """Dropped without `close`."""
-    client = Client(fake.address)
-    client.embed("a")
-    (thread,) = (thread for thread in threading.enumerate() if thread.name == "selvage-client")
-    del client
-    gc.collect()
-    thread.join()
+def test_a_client_that_is_forgotten_ends_its_calls(fake: FakeFrontend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dropped without `close`. All clients share one thread, which stays."""
+    ended, stop = [], Session.stop
+    monkeypatch.setattr(Session, "stop", lambda session: ended.append(stop(session)))
+    for _ in range(2):
+        Client(fake.address).embed("a")
+        gc.collect()
+    for end in ended:
+        assert end is not None
+        end.result()
+    assert len(ended) == 2
+    assert [thread.name for thread in threading.enumerate()].count("selvage") == 1
 
 
 def test_the_texts_of_a_blocking_stream_are_read_by_its_caller(fake: FakeFrontend) -> None:
@@ -279,5 +236,5 @@ async def test_threads_share_a_client(fake: FakeFrontend) -> None:
     """Each gets its own answers."""
     fake.seconds = 0.01
     with Client(fake.address) as client:
-        found = await asyncio.gather(*(asyncio.to_thread(client.tokenize, MANY[start::8]) for start in range(8)))
-    assert [["".join(text.tokens) for text in each] for each in found] == [MANY[start::8] for start in range(8)]
+        answers = await asyncio.gather(*(asyncio.to_thread(client.tokenize, MANY[start::8]) for start in range(8)))
+    assert [["".join(text.tokens) for text in answer] for answer in answers] == [MANY[start::8] for start in range(8)]

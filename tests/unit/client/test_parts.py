@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from selvage.calls import methods
 from selvage.calls.split_call import Attempt, RetryPolicy, SplitCall
-from selvage.connection import Settings
 from selvage.errors import (
     Internal,
     InvalidInput,
@@ -23,6 +22,7 @@ from selvage.errors import (
 from selvage.messages import embedding, ranking
 from selvage.messages.inputs import InputPart, runs
 from support.fake_frontend import ANSWERS, dense_row, score
+from support.split_calls import Nobody, begun
 
 sizes = st.lists(st.integers(0, 30), max_size=40)
 
@@ -61,12 +61,6 @@ def test_halves_cover_the_part(start: int, rows: int, left: int, columns: int) -
     assert all(half.size < part.size for half in halves if part.size)
 
 
-class Nobody:
-    """As much of a client as asking needs."""
-
-    settings = Settings.of("nowhere:1", in_flight=3)
-
-
 LONG = "\N{GRINNING FACE}" * 1000  # four bytes a letter
 ROWS = np.zeros((500, 128), dtype=np.float32)
 
@@ -102,7 +96,7 @@ def run(operation: Any, seed: int) -> Any:
         while len(under_way) < 3 and (attempt := call.next_attempt()) is not None:
             under_way.append(attempt)
         if call.done:
-            return call.result()
+            return operation.result()
         if not under_way:
             now += call.wait_seconds() or 0.0
             continue
@@ -119,30 +113,32 @@ def run(operation: Any, seed: int) -> Any:
 @given(st.lists(st.text(max_size=8), min_size=1, max_size=30), st.integers(0, 2**32))
 def test_embed_in_parts_is_embed(texts: list[str], seed: int) -> None:
     """Every output, whatever was refused, halved and answered out of order."""
-    found = run(methods.embed(Nobody(), texts, output=["dense", "sparse", "multi_vector"]), seed)
-    assert np.array_equal(found.dense, np.stack([dense_row(each) for each in texts]))
-    assert [len(each) for each in found.multi_vector] == [min(len(each), 5) for each in texts]
-    assert all((rows == dense_row(text)).all() for rows, text in zip(found.multi_vector, texts, strict=True))
-    assert [set(each) for each in found.sparse] == [set(each.encode()) for each in texts]
-    assert found.token_counts.tolist() == [len(each) for each in texts]
+    embeddings = run(methods.embed(Nobody(), texts, output=["dense", "sparse", "multi_vector"]), seed)
+    assert np.array_equal(embeddings.dense, np.stack([dense_row(text) for text in texts]))
+    assert [len(rows) for rows in embeddings.multi_vector] == [min(len(text), 5) for text in texts]
+    assert all((rows == dense_row(text)).all() for rows, text in zip(embeddings.multi_vector, texts, strict=True))
+    assert [set(weights) for weights in embeddings.sparse] == [set(text.encode()) for text in texts]
+    assert embeddings.token_counts.tolist() == [len(text) for text in texts]
+    assert embeddings.truncated.tolist() == [len(text) > 9 for text in texts]
+    assert embeddings.dense_scales is None
 
 
 def test_a_text_that_is_too_large_alone_is_not_sought_in_halves() -> None:
     """The service names it among the texts of its request; the error has its place among all."""
     call = SplitCall(methods.embed(Nobody(), ["a" * 1000] * 2000), seconds=1e9, retries=RetryPolicy(0))
-    attempts = [attempt for _ in range(2) if (attempt := call.next_attempt()) is not None]
-    assert attempts[1].part.size > 7
+    _, second = begun(call, 2)
+    assert second.part.size > 7
     with pytest.raises(ResultTooLarge) as raised:
-        call.record_failure(attempts[1], ResultTooLarge("its rows", field="texts[7]"))
-    assert raised.value.field == f"texts[{attempts[1].part.start + 7}]"
+        call.record_failure(second, ResultTooLarge("its rows", field="texts[7]"))
+    assert raised.value.field == f"texts[{second.part.start + 7}]"
 
 
 @given(st.lists(st.tuples(st.text(max_size=8), st.integers(1, 3)), min_size=1, max_size=30), st.integers(0, 2**32))
 def test_spans_in_parts_come_back_by_text(texts: list[tuple[str, int]], seed: int) -> None:
     """Each in its place, however many its text and those before it have."""
     spans = [[(number, len(text)) for number in range(count)] for text, count in texts]
-    found = run(methods.embed(Nobody(), [text for text, _ in texts], spans=spans), seed)
-    for rows, (text, _), bounds in zip(found, texts, spans, strict=True):
+    results = run(methods.embed(Nobody(), [text for text, _ in texts], spans=spans), seed)
+    for rows, (text, _), bounds in zip(results, texts, spans, strict=True):
         assert np.array_equal(rows, np.stack([dense_row(text[start:end]) for start, end in bounds]))
 
 
@@ -191,8 +187,8 @@ def test_rerank_in_parts_is_rerank(documents: list[str], top_n: int, seed: int) 
     """The same places and scores, also of documents of one score with several logits; ties keep their order."""
     operation = methods.rerank(Nobody(), "query", documents, top_n=top_n)
     whole = ANSWERS["RerankRequest"](operation.message(InputPart(start=0, stop=len(documents))))
-    expected = [(each.index, each.score) for each in whole.results]
-    assert [(each.index, each.score) for each in run(operation, seed)] == expected
+    expected = [(ranked.index, ranked.score) for ranked in whole.results]
+    assert [(ranked.index, ranked.score) for ranked in run(operation, seed)] == expected
 
 
 @pytest.mark.parametrize("letters", [1, 50_000])
@@ -236,7 +232,7 @@ def test_a_list_that_has_to_stay_whole_is_sent_whole(seed: int) -> None:
     assert all(operation.message(part).part_of_list for part in operation.parts())
     (attempt,) = refusing_parts(operation, seed)
     assert list(attempt.message.documents) == documents
-    assert sorted(each.index for each in operation.result()) == list(range(5000))
+    assert sorted(ranked.index for ranked in operation.result()) == list(range(5000))
 
 
 @pytest.mark.parametrize(("most", "sizes"), [(600, [5, 20]), (599, [5, 10, 10]), (30, [1] * 25)])
@@ -250,8 +246,8 @@ def test_a_matrix_keeps_all_documents_of_a_query_together(
     documents, queries = [f"document {number}" for number in range(30)], [f"query {number}" for number in range(25)]
     operation = methods.score(Nobody(), queries, documents)
     attempts = refusing_parts(operation, seed, most)
-    assert sorted(len(each.message.queries) for each in attempts) == sizes
-    assert all(list(each.message.documents) == documents for each in attempts)
+    assert sorted(len(attempt.message.queries) for attempt in attempts) == sizes
+    assert all(list(attempt.message.documents) == documents for attempt in attempts)
     assert np.array_equal(operation.result(), [[score(query, document) for document in documents] for query in queries])
     pairs = methods.score(Nobody(), queries, documents[:25], pairs=True)
     assert len(list(pairs.parts())) == 2
@@ -278,36 +274,23 @@ def test_a_part_that_fails_once_the_list_is_whole_is_not_sent_again(error: Selva
     """The whole list brings what it would have brought."""
     operation = methods.rerank(Nobody(), "a query", ["a"] * 2000)
     call = SplitCall(operation, seconds=1e9, retries=RetryPolicy(5))
-    first, second = call.next_attempt(), call.next_attempt()
-    assert first is not None
-    assert second is not None
+    first, second = begun(call, 2)
     call.record_failure(first, InvalidInput("a part of a list", field="part_of_list"))
     call.record_failure(second, error)
-    whole = call.next_attempt()
-    assert whole is not None
+    (whole,) = begun(call, 1)
     assert whole.part.size == 2000
     assert call.next_attempt() is None
     call.record_reply(whole, ANSWERS["RerankRequest"](whole.message))
     assert call.done
 
 
+def test_each_text_counts_with_its_own_pair() -> None:
+    parts = list(methods.classify(Nobody(), ["a"] * 300, ["b"] * 299 + ["c" * 300_000]).parts())
+    assert [part.size for part in parts] == [299, 1]
+
+
 def test_a_short_list_is_no_part_of_one() -> None:
-    """It is asked for once; one that is too large as a whole is refused."""
+    """It is sent once."""
     operation = methods.rerank(Nobody(), "a query", ["a", "b"])
     (part,) = operation.parts()
     assert not operation.message(part).part_of_list
-    call = SplitCall(operation, seconds=1e9, retries=RetryPolicy(0))
-    attempt = call.next_attempt()
-    assert attempt is not None
-    call.record_failure(attempt, LimitExceeded("too many tokens", field="documents"))
-    halves = [call.next_attempt() for _ in range(2)]
-    for half in halves:
-        assert half is not None
-        assert half.message.part_of_list
-        call.record_failure(half, InvalidInput("a part of a list", field="part_of_list"))
-    attempt = call.next_attempt()
-    assert attempt is not None
-    assert list(attempt.message.documents) == ["a", "b"]
-    assert call.next_attempt() is None
-    with pytest.raises(LimitExceeded):
-        call.record_failure(attempt, LimitExceeded("too many tokens", field="documents"))

@@ -17,10 +17,10 @@ pytestmark = pytest.mark.parametrize("kind", KINDS)
 
 def credentials(name: str, *, mutual: bool = False) -> grpc.ServerCredentials:
     """Of a service with this name in its certificate."""
-    own = AUTHORITY.issue_cert(name)
-    chain = b"".join(each.bytes() for each in own.cert_chain_pems)
+    certificate = AUTHORITY.issue_cert(name)
+    chain = b"".join(pem.bytes() for pem in certificate.cert_chain_pems)
     return grpc.ssl_server_credentials(
-        [(own.private_key_pem.bytes(), chain)], ROOT if mutual else None, require_client_auth=mutual
+        [(certificate.private_key_pem.bytes(), chain)], ROOT if mutual else None, require_client_auth=mutual
     )
 
 
@@ -63,11 +63,11 @@ async def test_a_service_may_ask_for_a_certificate(kind: str) -> None:
     """Of the caller's own; without one, and with one of another authority, it is refused."""
     with FakeFrontend(credentials("frontend.test", mutual=True)) as fake:
         for authority in (AUTHORITY, OTHER, None):
-            own = authority.issue_cert("caller.test") if authority else None
+            caller = authority.issue_cert("caller.test") if authority else None
             tls = TLS(
                 ca=ROOT,
-                certificate=own and own.cert_chain_pems[0].bytes(),
-                key=own and own.private_key_pem.bytes(),
+                certificate=caller and caller.cert_chain_pems[0].bytes(),
+                key=caller and caller.private_key_pem.bytes(),
                 name="frontend.test",
             )
             async with connected(kind, fake.address, tls=tls, retries=0, timeout=120) as client:

@@ -235,7 +235,6 @@ def test_two_cuts_at_once_are_the_lower_limit_and_whatever_either_allows() -> No
     )
     for both in (wide.within(narrow), narrow.within(wide)):
         assert (both.max_tokens, both.field, both.truncate, both.bound) == (4, "narrow", True, True)
-    assert wide.within(None) is wide
     assert Truncation().within(Truncation(side=TruncationSide.LEFT)) == Truncation(side=TruncationSide.LEFT)
     assert wide.within(Truncation(max_tokens=0)).max_tokens == Truncation(max_tokens=0).within(wide).max_tokens == 0
     assert Truncation(truncate=True).within(wide) == Truncation(truncate=True, max_tokens=9, field="wide")

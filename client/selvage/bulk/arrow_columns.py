@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 
 from selvage.bulk import Failed
+from selvage.messages.options import VectorOptions
 from selvage.results import Array, Embeddings
 
-OPTIONS = (
-    *("input_type", "prompt", "prompt_name", "dimensions", "normalize", "data_type", "truncate"),
-    *("truncation_side", "max_tokens", "sparse_top_k", "pool_factor", "protected_tokens"),
-)
+OPTIONS = tuple(name for name in VectorOptions.__annotations__ if name != "model")
 """Options of `Client.embed` that say how a vector is made, apart from `output`."""
 
 
