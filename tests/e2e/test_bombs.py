@@ -85,7 +85,9 @@ async def target() -> AsyncIterator[Target]:
             stdout=asyncio.subprocess.PIPE,
         )
         yield Target(pair, probing)
-        await probing.communicate()  # it ends with its input
+        assert probing.stdin is not None
+        probing.stdin.close()  # it ends with its input
+        await probing.wait()
 
 
 async def outcomes(calls: Sequence[Awaitable[Any]]) -> Counter[str]:

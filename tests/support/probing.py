@@ -52,6 +52,7 @@ class Clock:
     def __init__(self, pid: str, asker: int) -> None:
         self._tasks, self._asker = Path(f"/proc/{pid}/task"), Path(f"/proc/self/task/{asker}")
         self._cores = len(os.sched_getaffinity(int(pid)))
+        figures(self._asker)  # a kernel that tells nothing of this ends the process here
         self._looks = deque([Look(time.monotonic(), 1.0, 0.0, 0.0)], maxlen=20_000)
         threading.Thread(target=self._go_on, daemon=True).start()
 
