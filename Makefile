@@ -28,9 +28,9 @@ WORKER ?= 127.0.0.1:50061
 FRONTEND ?= 127.0.0.1:50051
 HTTP ?= 127.0.0.1:8080
 DEVICES ?=
-# A process a core and one more, since tests of services wait; at most four: each loads PyTorch. Files stay whole, since
-# their tests share services, and come in the order of tests/conftest.py: pytest-xdist's own puts files of few tests last,
-# however long these take. Bytecode is kept, whatever the shell says: else each process rewrites all assertions again.
+# A process a core and one more, since tests of services wait; at most four: each loads PyTorch. Files stay whole, and come
+# in the order and groups of tests/conftest.py: pytest-xdist's own puts files of few tests last, however long these
+# take. Bytecode is kept, whatever the shell says: else each process rewrites all assertions again.
 PROCESSES := $(shell $(PYTHON) -c 'import os; print(min(4, 1 + len(os.sched_getaffinity(0))))' 2>/dev/null)
 TOGETHER = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(or $(PROCESSES),2) \
   --dist loadfile --no-loadscope-reorder

@@ -34,6 +34,21 @@ LONGEST_FIRST = (
 )
 """A process takes a file whenever it is free. A long file that is taken last is waited for by all others."""
 
+SHARED_SERVICES = {
+    "minilm": (
+        "embed_parity",
+        "error_table",
+        "frontend_alone",
+        "late_chunking",
+        "playground",
+        "ranking_parity",
+        "readme",
+        "wheel",
+    ),
+    "tiny": ("batches", "bulk", "client", "clients", "embed_stream", "engine", "http", "http_fuzz", "tei"),
+}
+"""Files of e2e that ask the services of its conftest.py: one process starts these, and runs all that ask them."""
+
 gc.disable()  # until all is imported: collections would look for garbage in what stays
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a script's background job has it: processes inherit it
@@ -70,6 +85,21 @@ def pytest_collection_finish() -> None:
 def pytest_report_header() -> list[str]:
     """Failures are read as those of another processor."""
     return ["as on AMX: oneDNN's products round to bfloat16 where they may"] if AS_ON_AMX in os.environ else []
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Files stay whole, and those of `SHARED_SERVICES` together."""
+    from xdist.scheduler import LoadFileScheduling
+
+    groups = {f"tests/e2e/test_{file}.py": group for group, files in SHARED_SERVICES.items() for file in files}
+
+    class Together(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return "tiny" if file.startswith("tests/e2e/http_clients/") else groups.get(file, file)
+
+    return Together(config, log)
 
 
 class SharedNursery:

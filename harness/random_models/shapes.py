@@ -91,13 +91,6 @@ ALL_SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "mean",
         XLM_R | LARGE | {"max_position_embeddings": 8194},
     ),
-    "long-wide-qwen3": (  # wide token rows of long texts, with keys and values of 256 bytes a token
-        "qwen3",
-        "lasttoken",
-        {"vocab_size": 1000, "hidden_size": 1024, "num_hidden_layers": 2, "intermediate_size": 64}
-        | {"num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 16, "initializer_range": 0.2}
-        | {"max_position_embeddings": 131_072, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3},
-    ),
     "qwen3-embedding-0.6b": (
         "qwen3",
         "lasttoken",

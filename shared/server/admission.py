@@ -49,7 +49,7 @@ class Bounds:
 
     requests: int = 2048
     size: int = 96 * 1024 * 1024
-    slow_reads: int = 8
+    slow_reads: int = 6
     read_seconds: float = 30.0
     streams: int = 12
     health: int = 1024

@@ -6,7 +6,6 @@ Knows nothing of this project: only the address. One process answers many questi
 import asyncio
 import json
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -33,19 +32,6 @@ def dense(address: str, texts: list[str], options: Told) -> Told:
     }
 
 
-def timed(address: str, texts: list[str], options: Told) -> Told:
-    """Seconds of each run of one stream, and of this process's CPU."""
-    choice: Told = {"api_type": "text_embeddings_inference", "api_params": {"url": address}, "use_grpc": True}
-    documents, seconds, cpu = [Document(content=text) for text in texts], [], []
-    embedder = HuggingFaceAPIDocumentEmbedder(**choice, progress_bar=False)
-    for _ in range(options["runs"]):
-        start, spent = time.perf_counter(), time.process_time()
-        embedder.run(documents)
-        seconds.append(time.perf_counter() - start)
-        cpu.append(time.process_time() - spent)
-    return {"seconds": seconds, "cpu": cpu}
-
-
 def vectors(told: Any) -> list[list[float]]:
     return [document.embedding for document in told["documents"]]
 
@@ -59,14 +45,14 @@ def sparse(address: str, texts: list[str], _: Told) -> Told:
     return {"documents": [[each.indices, each.values] for each in found], "text": [text.indices, text.values]}
 
 
-DOES: dict[str, Callable[[str, list[str], Told], Told]] = {"dense": dense, "sparse": sparse, "timed": timed}
+DOES: dict[str, Callable[[str, list[str], Told], Told]] = {"dense": dense, "sparse": sparse}
 
 
 if __name__ == "__main__":
     for line in sys.stdin:
         asked = json.loads(line)
         try:
-            told = DOES[asked["does"]](asked["address"], asked["texts"], asked["options"])
+            told = DOES[asked["does"]](asked["url"], asked["texts"], asked["options"])
         except Exception as error:
             told = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(told), flush=True)

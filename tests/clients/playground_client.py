@@ -18,12 +18,6 @@ Told = dict[str, Any]
 TASKS = ("embed", "rerank", "late", "classify")
 MILLISECONDS = 240_000
 """That a visit waits for anything: a machine may be busy."""
-FOCUS = """() => {
-  const at = document.activeElement, style = getComputedStyle(at);
-  return {end: at === document.body, name: at.id || at.ariaLabel || at.textContent.trim(),
-          section: at.closest("section")?.id ?? "",
-          seen: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2};
-}"""
 UNNAMED = """() => [...document.querySelectorAll("input, select, textarea")]
   .filter((each) => !each.labels.length).map((each) => each.outerHTML)"""
 STORED = "() => ({session: {...sessionStorage}, local: {...localStorage}, cookies: document.cookie})"
@@ -146,25 +140,6 @@ def tour(page: Page, noise: Noise, options: Told) -> Told:
     )
 
 
-def keyboard(page: Page, noise: Noise, options: Told) -> Told:
-    """Tab from the top to the end; texts are typed and sent without a mouse."""
-    stops, said = [], {}
-    for _ in range(100):
-        page.keyboard.press("Tab")
-        stop = page.evaluate(FOCUS)
-        if stop.pop("end"):
-            break
-        stops.append(stop)
-        text = options["texts"].get(stop["name"])
-        if text is not None:
-            page.keyboard.press("Control+A")
-            page.keyboard.type(text)
-        if stop["name"] in options["runs"]:
-            page.keyboard.press("Control+Enter")
-            said[stop["section"]] = settled(page, stop["section"])
-    return told(page, noise, stops=stops, said=said)
-
-
 def keys(page: Page, noise: Noise, options: Told) -> Told:
     """No key, a wrong one, the right one; then the page is loaded again. The models, one after the other."""
     sent: list[str | None] = []
@@ -187,7 +162,7 @@ def keys(page: Page, noise: Noise, options: Told) -> Told:
     return told(page, noise, sent=list(dict.fromkeys(sent)), **found)
 
 
-VISITS: dict[str, Callable[[Page, Noise, Told], Told]] = {"tour": tour, "keyboard": keyboard, "keys": keys}
+VISITS: dict[str, Callable[[Page, Noise, Told], Told]] = {"tour": tour, "keys": keys}
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -16,6 +17,7 @@ from support.forked import SHARED, Nursery
 from support.http_calls import APIS
 from support.random_models import random_model
 from support.references import Calls, mini_lm_path
+from support.remembered import remember
 
 LOGGED = {"log-level": "debug"}
 
@@ -27,6 +29,7 @@ async def nursery(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Nur
     nursery = Nursery(Path(folder), shared=True) if folder else Nursery(tmp_path_factory.mktemp("nursery"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ServiceProcess, "execute", nursery.start)
+        remember(patch.setattr)  # of engines in this process
         yield nursery
     await nursery.close()
 
@@ -44,46 +47,23 @@ def calls(pair: Stack) -> Calls:
     return Calls(pair.channel)
 
 
-@pytest.fixture(scope="session")
-async def tiny(nursery: Nursery) -> AsyncIterator[Stack]:
-    """Dense and token vectors of tiny weights, 640 tokens."""
-    async with stack(random_model("tiny-bert"), frontend=APIS) as running:
-        yield running
+def shared(model: str) -> Any:
+    """A fixture: a pair with a model of random weights, and every door."""
+
+    @pytest.fixture(scope="session")
+    async def running(nursery: Nursery) -> AsyncIterator[Stack]:
+        async with stack(random_model(model), frontend=APIS) as made:
+            yield made
+
+    return running
 
 
-@pytest.fixture(scope="session")
-async def bge(nursery: Nursery) -> AsyncIterator[Stack]:
-    """Dense, sparse and token vectors of one pass."""
-    async with stack(random_model("tiny-bge-m3"), frontend=APIS) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-async def splade(nursery: Nursery) -> AsyncIterator[Stack]:
-    """Sparse vectors."""
-    async with stack(random_model("tiny-splade")) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-async def colbert(nursery: Nursery) -> AsyncIterator[Stack]:
-    """Token vectors alone."""
-    async with stack(random_model("tiny-colbert"), frontend=APIS) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-async def cross(nursery: Nursery) -> AsyncIterator[Stack]:
-    """A score of two texts."""
-    async with stack(random_model("tiny-cross-encoder"), frontend=APIS) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-async def classifier(nursery: Nursery) -> AsyncIterator[Stack]:
-    """Three labels."""
-    async with stack(random_model("tiny-classifier"), frontend=APIS) as running:
-        yield running
+tiny = shared("tiny-bert")  # dense and token vectors, 640 tokens
+bge = shared("tiny-bge-m3")  # dense, sparse and token vectors of one pass
+splade = shared("tiny-splade")  # sparse vectors
+colbert = shared("tiny-colbert")  # token vectors alone
+cross = shared("tiny-cross-encoder")  # a score of two texts
+classifier = shared("tiny-classifier")  # three labels
 
 
 @pytest.fixture(scope="session")

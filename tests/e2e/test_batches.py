@@ -12,8 +12,10 @@ from selvage.clusters import BatchEmbedding
 TEXTS = [f"w{i % 97} w{i * 7 % 90} " * (1 + i % 9) for i in range(150)]
 
 
-@pytest.mark.parametrize("data_type", ["float32", "float16", "bfloat16", "int8", "binary"])
-@pytest.mark.parametrize("dimensions", [None, 20])
+@pytest.mark.parametrize(
+    ("data_type", "dimensions"),
+    [("float32", None), ("float16", 20), ("bfloat16", None), ("int8", 20), ("binary", None)],
+)
 def test_a_table_holds_what_the_client_gets(tiny: Stack, data_type: str, dimensions: int | None) -> None:
     """Values within what batches differ by, in columns of the types that were told before anything was asked."""
     asked: Any = {"output": ["dense", "multi_vector"], "data_type": data_type, "dimensions": dimensions}

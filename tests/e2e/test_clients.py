@@ -25,7 +25,7 @@ async def haystack() -> AsyncIterator[Program]:
 
 
 async def told_by(haystack: Program, pair: Stack, does: str, texts: list[str], **options: Any) -> dict[str, Any]:
-    return await haystack.ask(does=does, address=pair.frontends[0].address, texts=texts, options=options)
+    return await haystack.ask(does, pair.frontends[0].address, texts=texts, options=options)
 
 
 @pytest.mark.parametrize("normalize", [False, None, pytest.param(True, marks=pytest.mark.slow)])

@@ -5,12 +5,11 @@ from typing import Any
 
 import grpc
 import numpy as np
-import pytest
 
 from harness.stack import Stack
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest
 from selvage.v1.vectors_pb2 import OUTPUT_KIND_MULTI_VECTOR
-from support.references import Calls, dense, eventually, load_of
+from support.references import Calls, dense, eventually
 
 TEXTS = [f"w{number} w{number * 7 % 90} " * (1 + number % 9) for number in range(300)]
 
@@ -25,16 +24,16 @@ def batches(size: int, repeat: int = 1, **options: Any) -> list[EmbedStreamReque
     ]
 
 
-@pytest.mark.parametrize("size", [1, 7, 300])
-async def test_the_rows_are_those_of_embed(tiny: Stack, size: int) -> None:
-    """Whatever the size of the batches; each answered once."""
+async def test_the_rows_are_those_of_embed(tiny: Stack) -> None:
+    """Whatever the size of the batches, each answered once."""
     calls = Calls(tiny.channel)
     expected = dense(await calls.embedding.Embed(EmbedRequest(texts=TEXTS)))
-    found = {}
-    async for reply in calls.embedding.EmbedStream(iter(batches(size))):
-        assert reply.id not in found
-        found[reply.id] = dense(reply.response)
-    assert np.abs(np.concatenate([found[place] for place in sorted(found)]) - expected).max() < 1e-5
+    for size in (1, 7, 300):
+        found = {}
+        async for reply in calls.embedding.EmbedStream(iter(batches(size))):
+            assert reply.id not in found
+            found[reply.id] = dense(reply.response)
+        assert np.abs(np.concatenate([found[place] for place in sorted(found)]) - expected).max() < 1e-5
 
 
 async def test_a_caller_writes_and_reads_in_turn(tiny: Stack) -> None:
@@ -77,18 +76,3 @@ async def test_a_slow_reader_holds_back_only_itself(tiny: Stack) -> None:
     seen = [reply.id async for reply in slow]
     await writing
     assert len(seen) == len(asked)
-
-
-async def test_an_abandoned_stream_leaves_nothing_behind(tiny: Stack) -> None:
-    calls = Calls(tiny.channel)
-    call = calls.embedding.EmbedStream()
-    for each in batches(300, repeat=20):
-        await call.write(each)
-    call.cancel()
-
-    async def empty() -> bool:
-        load = await load_of(tiny)
-        return (load.queued_tokens, load.queued_jobs) == (0, 0)
-
-    await eventually(empty)
-    assert dense(await calls.embedding.Embed(EmbedRequest(texts=["w1"]))).shape[0] == 1

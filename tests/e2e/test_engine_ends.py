@@ -8,7 +8,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from shared.jobs import Job, JobResult
 from support.random_models import random_model
 
 pytestmark = pytest.mark.usefixtures("logs_as_they_were")
-TEXTS = [f"w{number % 90} " * (1 + number % 9) for number in range(100)]
 
 
 def thread_count() -> int:
@@ -47,10 +45,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 
 def test_closing_ends_what_is_under_way(asked: threading.Event) -> None:
-    """From another thread; every later call is told, and nothing of it stays."""
+    """From another thread, and streams, however far they are; every later call is told, and nothing of it stays."""
     before = thread_count()
     engine = Engine(random_model("tiny-bert"))
-    asked.clear()  # the first jobs were those of the warm-up
+    streams = [engine.embed_stream(f"w{number % 90}" for number in itertools.count()) for _ in range(3)]
+    for wait, stream in zip((0, 1, 50), streams, strict=True):
+        for _ in range(wait):
+            next(stream)
+    asked.clear()
     ended: list[Exception] = []
 
     def ask() -> None:
@@ -66,9 +68,14 @@ def test_closing_ends_what_is_under_way(asked: threading.Event) -> None:
     asking.join()
     engine.close()
     assert isinstance(ended[0], errors.Cancelled)
+    for stream in streams:
+        with pytest.raises(errors.Cancelled):
+            for _ in stream:
+                pass
     for method in (lambda: engine.embed("w1"), lambda: next(iter(engine.embed_stream(["w1"])))):
         with pytest.raises(errors.Cancelled):
             method()
+    del streams, stream
     assert thread_count() <= before
 
 
@@ -83,19 +90,6 @@ def test_only_its_user_reaches_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / ("long" * 30)).mkdir()
     with pytest.raises(RuntimeError, match="is too long for a socket: set TMPDIR to another folder"):
         Engine(random_model("tiny-bert"))
-
-
-def test_closing_ends_a_stream() -> None:
-    """Whoever reads it is told, however far it is."""
-    for wait in (0, 1, 50):
-        with Engine(random_model("tiny-bert")) as engine:
-            reading = engine.embed_stream(f"w{number % 90}" for number in itertools.count())
-            for _ in range(wait):
-                next(reading)
-            engine.close()
-            with pytest.raises(errors.Cancelled):
-                for _ in reading:
-                    pass
 
 
 def test_a_lost_device_is_told(monkeypatch: pytest.MonkeyPatch, asked: threading.Event) -> None:
@@ -134,19 +128,6 @@ def test_a_bug_of_the_loop_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch
             engine.embed("w1", timeout=240)
     engine.close()
     assert thread_count() <= before
-
-
-def test_texts_that_cannot_be_read_end_their_stream() -> None:
-    """The error is the caller's own, and the engine goes on."""
-
-    def broken() -> Iterator[str]:
-        yield from TEXTS
-        raise OSError("the file is gone")
-
-    with Engine(random_model("tiny-bert")) as engine:
-        with pytest.raises(OSError, match="the file is gone"):
-            [*engine.embed_stream(broken())]
-        assert len([*engine.embed_stream(TEXTS)]) == 100
 
 
 def test_whoever_forgets_it_leaves_nothing() -> None:
@@ -190,6 +171,7 @@ print(engine, engine.embed("w1").shape)
 """
 
 
+@pytest.mark.slow
 async def test_a_fork_is_told_and_an_end_without_close_ends(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", FORKED, random_model("tiny-bert")),

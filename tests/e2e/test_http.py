@@ -1,6 +1,5 @@
-"""The door http with real processes: what it gives equals what gRPC gives, and how its port behaves."""
+"""The door http with real processes: what it gives equals what gRPC gives."""
 
-import asyncio
 import base64
 from typing import Any
 
@@ -8,14 +7,26 @@ import aiohttp
 import numpy as np
 import pytest
 
-from harness.stack import Stack, stack
+from harness.stack import Stack
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
-from shared.vectors import DataType, OutputKind
-from support.http_calls import APIS, Http
-from support.random_models import random_model
-from support.references import Calls, dense, eventually, near
+from shared.vectors import OutputKind
+from support.references import Calls, dense, near
 
 TEXTS = ["a small cat", "an even smaller dog", "the moon"]
+
+
+class Http:
+    """A frontend's door http."""
+
+    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
+        self.url, self.session = url, session
+
+    async def ask(self, path: str, body: Any = None) -> Any:
+        """What comes back, of a call that must succeed."""
+        method = "GET" if body is None else "POST"
+        async with self.session.request(method, self.url + path, json=body) as reply:
+            assert reply.status == 200, await reply.text()
+            return await reply.json()
 
 
 @pytest.fixture
@@ -29,44 +40,35 @@ async def embedded(running: Stack, kind: str, **options: Any) -> embedding_pb2.E
     return await Calls(running.channel).embedding.Embed(asked)
 
 
+async def tokenized(running: Stack) -> list[list[int]]:
+    reply = await Calls(running.channel).model.Tokenize(model_pb2.TokenizeRequest(texts=TEXTS))
+    return [list(each.ids) for each in reply.texts]
+
+
 async def test_dense_vectors_equal_those_of_grpc(bge: Stack, http: Http) -> None:
-    """Bit for bit, by every path that has them; `dimensions` and ids too."""
+    """Bit for bit, by every path that has them; ids too, and rows as the model gives them."""
     told = await embedded(bge, "DENSE")
     rows = dense(told)
     openai = await http.ask("/v1/embeddings", {"input": TEXTS, "model": told.model})
     raw = await http.ask("/v1/embeddings", {"input": TEXTS, "encoding_format": "base64"})
     cohere = await http.ask("/v2/embed", {"texts": TEXTS, "model": told.model, "input_type": "search_document"})
+    by_ids = await http.ask("/v1/embeddings", {"input": await tokenized(bge)})
     given = [
         [each["embedding"] for each in openai["data"]],
         await http.ask("/embed", {"inputs": TEXTS}),
         await http.ask("/", {"inputs": TEXTS}),
         cohere["embeddings"]["float"],
         [each["data"] for each in (await http.ask("/pooling", {"input": TEXTS, "task": "embed"}))["data"]],
+        [each["embedding"] for each in by_ids["data"]],
     ]
     for each in given:
         assert (np.array(each, dtype=np.float32) == rows).all()
     assert b"".join(base64.b64decode(each["embedding"]) for each in raw["data"]) == told.dense.data
     assert openai["usage"]["total_tokens"] == told.usage.prompt_tokens
-    ids = [list(each.ids) for each in (await tokenized(bge)).texts]
-    by_ids = await http.ask("/v1/embeddings", {"input": ids})
-    assert (np.array([each["embedding"] for each in by_ids["data"]], dtype=np.float32) == rows).all()
-
-
-async def tokenized(running: Stack) -> Any:
-    return await Calls(running.channel).model.Tokenize(model_pb2.TokenizeRequest(texts=TEXTS))
-
-
-async def test_types_of_cohere(bge: Stack, http: Http) -> None:
-    """int8 is as gRPC packs it, and bits are; their unsigned and signed twins differ by 128."""
-    kinds = ["float", "int8", "uint8", "binary", "ubinary", "base64"]
-    found = (await http.ask("/v2/embed", {"texts": TEXTS, "embedding_types": kinds}))["embeddings"]
-    assert list(found) == kinds
-    whole = (await embedded(bge, "DENSE", data_type=DataType.INT8)).dense.data
-    bits = (await embedded(bge, "DENSE", data_type=DataType.BINARY)).dense.data
-    assert np.array(found["int8"], dtype=np.int8).tobytes() == whole
-    assert np.array(found["ubinary"], dtype=np.uint8).tobytes() == bits
-    assert (np.array(found["uint8"]) - 128 == np.array(found["int8"])).all()
-    assert (np.array(found["ubinary"]) - 128 == np.array(found["binary"])).all()
+    plain = dense(await embedded(bge, "DENSE", normalize=False))
+    for path, field in (("/v1/embeddings", "embedding"), ("/pooling", "data")):
+        raw = (await http.ask(path, {"input": TEXTS, "use_activation": False}))["data"]
+        assert (np.array([each[field] for each in raw], dtype=np.float32) == plain).all()
 
 
 async def test_token_vectors_equal_those_of_grpc(bge: Stack, http: Http) -> None:
@@ -102,7 +104,6 @@ async def test_reranks_equal_those_of_grpc(bge: Stack, http: Http) -> None:
         results = (await http.ask(path, body | {"return_documents": True}))["results"]
         assert [(each["index"], np.float32(each["relevance_score"])) for each in results] == ranking
         assert [each["document"]["text"] for each in results] == [TEXTS[index] for index, _ in ranking]
-    assert len((await http.ask("/v2/rerank", body | {"top_n": 1}))["results"]) == 1
     ranks = await http.ask("/rerank", {"query": "a dog", "texts": TEXTS})
     assert [(each["index"], np.float32(each["score"])) for each in ranks] == ranking
     scores = (await http.ask("/score", {"text_1": "a dog", "text_2": TEXTS}))["data"]
@@ -117,8 +118,8 @@ async def test_what_else_is_told(bge: Stack, http: Http) -> None:
     rows = dense(await embedded(bge, "DENSE"))
     cosines = await http.ask("/similarity", {"inputs": {"source_sentence": TEXTS[0], "sentences": TEXTS[1:]}})
     assert np.allclose(cosines, rows[1:] @ rows[0], atol=1e-6)
+    ids = await tokenized(bge)
     shown = await http.ask("/tokenize", {"inputs": TEXTS})
-    ids = [list(each.ids) for each in (await tokenized(bge)).texts]
     assert [[token["id"] for token in each] for each in shown] == ids
     assert len(await http.ask("/decode", {"ids": ids})) == 3
     async with http.session.get(f"{http.url}/metrics") as reply:
@@ -139,70 +140,3 @@ async def test_labels_equal_those_of_grpc(classifier: Stack, session: aiohttp.Cl
     alone = await http.ask("/predict", {"inputs": TEXTS[0]})
     assert [each["label"] for each in alone] == [each["label"] for each in predicted[0]]
     near([each["score"] for each in alone], [each["score"] for each in predicted[0]], 1e-6)
-    async with session.post(f"{http.url}/embed", json={"inputs": "a"}) as reply:
-        assert (reply.status, (await reply.json())["error_type"]) == (424, "Backend")
-
-
-async def test_a_large_body_is_refused_before_it_is_sent(bge: Stack) -> None:
-    """Who asks whether to go on is told at once."""
-    host, _, port = bge.frontends[0].http_url.removeprefix("http://").rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(
-        b"POST /v1/embeddings HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-        b"content-length: 70000000\r\nexpect: 100-continue\r\n\r\n"
-    )
-    assert b"413" in await reader.readline()
-    writer.close()
-
-
-async def in_flight(http: Http) -> float:
-    """Requests that the frontend has and has not answered."""
-    async with http.session.get(f"{http.url}/metrics") as reply:
-        page = await reply.text()
-    lines = (line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))
-    return {name: float(value) for name, value in lines}["selvage_requests_in_flight"]
-
-
-async def test_a_caller_who_goes_leaves_nothing_behind(bge: Stack, http: Http) -> None:
-    """Its connection breaks while it waits for its answer; the worker has nothing left to do."""
-    body = {"query": "a dog", "documents": [f"{number} " * 8 for number in range(16_000)]}
-
-    async def there() -> bool:
-        return await in_flight(http) > 0
-
-    async def idle() -> bool:
-        return await in_flight(http) == 0
-
-    await eventually(idle)
-    asking = asyncio.create_task(http.ask("/v2/rerank", body))
-    await eventually(there)
-    asking.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asking
-    await eventually(idle)
-
-
-async def test_a_drain_answers_what_runs(session: aiohttp.ClientSession) -> None:
-    """/health says no at once; requests that are there are answered, and then the port is closed."""
-    async with stack(random_model("tiny-bert"), frontend=APIS | {"drain-delay": 0.5}) as running:
-        frontend = running.frontends[0]
-        http = Http(frontend.http_url, session)
-        body = {"input": ["a few words " * 8] * 3000, "encoding_format": "base64"}
-        asking = asyncio.create_task(http.ask("/v1/embeddings", body))
-
-        async def there() -> bool:
-            return asking.done() or await in_flight(http) > 0
-
-        await eventually(there)
-        stopping = asyncio.create_task(frontend.stop())
-        statuses = set()
-        while not stopping.done():
-            try:
-                async with session.get(f"{http.url}/health") as reply:
-                    statuses.add(reply.status)
-            except aiohttp.ClientError:
-                break
-            await asyncio.sleep(0.05)
-        assert len((await asking)["data"]) == 3000
-        assert await stopping == 0
-        assert 503 in statuses

@@ -115,15 +115,3 @@ async def test_every_path_says_what_is_wrong_in_its_words(bge: Stack, session: a
                     assert method in reply.headers["allow"].split(", ")
                 else:
                     assert str(status) in documented
-
-
-@pytest.mark.parametrize(
-    ("path", "keys"),
-    [("/nothing", {"error", "error_type"}), ("/v1/nothing", {"error"}), ("/v2/nothing", {"message"})],
-)
-async def test_a_path_that_is_not_there(bge: Stack, session: aiohttp.ClientSession, path: str, keys: set[str]) -> None:
-    """Whatever is asked of it; what begins like a shape's paths gets the shape's words."""
-    for method in ("GET", "POST", "DELETE"):
-        async with session.request(method, bge.frontends[0].http_url + path, json={}) as reply:
-            assert reply.status == 404
-            assert set(await reply.json()) == keys

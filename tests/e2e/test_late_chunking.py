@@ -1,7 +1,7 @@
-"""Late chunking and spans through gRPC, HTTP and Engine: means of the token rows that transformers gives a document."""
+"""Late chunking and spans through gRPC and HTTP: means of the token rows that transformers gives a document."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -12,11 +12,9 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from harness.stack import Stack
-from selvage import Client, Engine, errors
 from selvage.v1 import embedding_pb2 as pb
 from support.references import Calls, dense, mini_lm_path, words
 
-pytestmark = pytest.mark.usefixtures("logs_as_they_were")
 CHUNKS = [
     "Berlin is the capital of Germany. ",
     "Its café scene — über 3.85 million people know it — is old.\n",
@@ -101,17 +99,9 @@ def paper() -> Paper:
     return Paper(mini_lm_path())
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with Engine("minilm") as made:
-        yield made
-
-
-@pytest.fixture(params=["grpc", "http", "engine"])
-def embed(
-    request: pytest.FixtureRequest, pair: Stack, calls: Calls, session: aiohttp.ClientSession, engine: Engine
-) -> Embed:
-    """Dense rows of texts by each way in; `spans` as a list for each text, other options alike."""
+@pytest.fixture(params=["grpc", "http"])
+def embed(request: pytest.FixtureRequest, pair: Stack, calls: Calls, session: aiohttp.ClientSession) -> Embed:
+    """Dense rows of texts by each way in; `spans` as a list for each text."""
 
     async def by_grpc(texts: Sequence[str], spans: Any = (), **options: Any) -> Rows:
         messages = [pb.Spans(starts=[one for one, _ in pairs], ends=[end for _, end in pairs]) for pairs in spans]
@@ -125,11 +115,7 @@ def embed(
         assert [entry["index"] for entry in data] == list(range(len(data)))
         return np.array([entry["embedding"] for entry in data], dtype=np.float32)
 
-    async def by_engine(texts: Sequence[str], spans: Any = None, **options: Any) -> Rows:
-        rows = await asyncio.to_thread(engine.embed, list(texts), spans=spans, **options)
-        return np.concatenate(rows) if spans else rows
-
-    return {"grpc": by_grpc, "http": by_http, "engine": by_engine}[request.param]
+    return {"grpc": by_grpc, "http": by_http}[request.param]
 
 
 async def test_chunks_are_means_of_the_documents_rows(embed: Embed, paper: Paper) -> None:
@@ -172,33 +158,3 @@ async def test_neighbours_change_no_chunk(calls: Calls) -> None:
         ]
         replies = await asyncio.gather(*(calls.embedding.Embed(other) for other in (*others, request)))
         assert np.abs(dense(replies[-1]) - alone).max() < 1e-6
-
-
-def test_the_client_returns_spans_by_text(pair: Stack, engine: Engine) -> None:
-    """A list with an array for each text, and the array itself for a single one."""
-    with Client(pair.frontends[0].address) as client:
-        for asked in (client, engine):
-            rows = asked.embed(TEXTS, spans=SPANS)
-            assert [array.shape for array in rows] == [(5, 384), (1, 384)]
-            alone = asked.embed(TEXTS[0], spans=SPANS[0])
-            assert np.abs(alone - rows[0]).max() < 1e-6
-            whole = asked.embed(TEXTS, spans=SPANS, output=["dense"])
-            assert whole.dense is not None
-            assert np.abs(whole.dense - np.concatenate(rows)).max() < 1e-6
-            many = asked.embed([TEXTS[0]] * 1100, spans=[SPANS[0]] * 1100)  # several requests
-            assert len(many) == 1100
-            assert all(np.abs(array - rows[0]).max() < 1e-6 for array in many)
-            with pytest.raises(errors.InvalidInput, match=r"texts\[600\]"):
-                asked.embed(
-                    [f"w{number} " for number in range(600)] + [" ", "end"], late_chunking=True, window_overlap=8
-                )
-
-
-def test_a_document_over_the_limit_is_refused(pair: Stack) -> None:
-    """The error names the field and the limit, and what would help."""
-    with Client(pair.frontends[0].address) as client:
-        with pytest.raises(errors.InputTooLong, match="the limit is 256; window_overlap") as refused:
-            client.embed([words(200, seed=1), words(200, seed=2)], late_chunking=True)
-        assert refused.value.field == "texts"
-        with pytest.raises(errors.InvalidInput, match="pairs of characters"):
-            client.embed(["a"], spans=[[3]])

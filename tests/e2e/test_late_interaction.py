@@ -16,6 +16,7 @@ from support.late_forms import write_native, write_pylate, write_stanford
 from support.random_models import random_model
 from support.references import Calls, multi_vectors, near, packed
 from support.scraping import forget_peak, memory
+from support.served import served
 from support.tiny import write_encoder
 
 QUERIES = ["w1 w2, w3!", "w7", "", "w5 " * 40, "w9 w8. w7 w6 w1"]
@@ -37,12 +38,6 @@ def pylate(folder: Path, encoder: Path) -> None:
     write_pylate(folder, encoder, described)
 
 
-def recent(folder: Path, encoder: Path) -> None:
-    """PyLate without expansion and without a skiplist."""
-    described = PREFIXES | {"model_type": "ColBERT", "query_length": 16, "document_length": 60}
-    write_pylate(folder, encoder, described | {"do_query_expansion": False, "skiplist_words": []})
-
-
 def native(folder: Path, encoder: Path) -> None:
     """At least so many tokens, unattended, a skiplist for both sides, rows that are not normalised."""
     expansion = {"strategy": "min", "length": 8, "attend": False}
@@ -50,7 +45,7 @@ def native(folder: Path, encoder: Path) -> None:
     write_native(folder, encoder, mask, unit=False, query_length=30, document_length=45, query_expansion=expansion)
 
 
-@pytest.mark.parametrize("form", [stanford, pylate, recent, native])
+@pytest.mark.parametrize("form", [stanford, pylate, native])
 async def test_equal_to_the_oracle(tmp_path: Path, form: Callable[[Path, Path], None]) -> None:
     """Ids, row counts, rows whole and cut, scores of all layouts, explanations, texts against given documents."""
     write_encoder(tmp_path / "encoder", "tiny-modernbert" if form is native else "tiny-bert")
@@ -59,8 +54,8 @@ async def test_equal_to_the_oracle(tmp_path: Path, form: Callable[[Path, Path], 
     queries = [oracle.encode_query(text, convert_to_numpy=True) for text in QUERIES]
     documents = [oracle.encode_document(text, convert_to_numpy=True) for text in DOCUMENTS]
     table = np.asarray(oracle.similarity(queries, documents))
-    async with stack(str(tmp_path / "model")) as pair:
-        answers = await ask(Calls(pair.channel), documents)
+    async with served(tmp_path / "model") as calls:
+        answers = await ask(calls, documents)
     features = [oracle.preprocess([text], prompt=oracle.prompts.get("query"), task="query") for text in QUERIES]
     assert [list(text.ids) for text in answers.shown.texts] == [each["input_ids"][0].tolist() for each in features]
     rows_are(answers, queries, documents, unit=form is not native)

@@ -1,9 +1,11 @@
-"""What Prometheus reads of both processes after some calls, and how a trace goes through both logs."""
+"""Figures, logs and spans of both processes after some calls: what Prometheus, a reader and a collector get."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 import pytest
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
 from harness.member import ServiceProcess
 from harness.stack import Stack, stack
@@ -13,13 +15,47 @@ from support.references import Calls, eventually
 from support.scraping import scrape
 
 FLAGS = {"metrics": "127.0.0.1:0", "log-level": "debug"}
-TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
-TRACEPARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+LOGGED = "0af7651916cd43dd8448eb211c80319c"
 EMBED = {"grpc_type": "unary", "grpc_service": "selvage.v1.EmbeddingService", "grpc_method": "Embed"}
 
 
+class Collector(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Keeps the spans that it gets, by service and name."""
+
+    def __init__(self) -> None:
+        self.spans: dict[tuple[str, str], Any] = {}
+
+    def service(self, details: grpc.HandlerCallDetails) -> Any:
+        return grpc.unary_unary_rpc_method_handler(
+            self._export,
+            request_deserializer=trace_service_pb2.ExportTraceServiceRequest.FromString,
+            response_serializer=trace_service_pb2.ExportTraceServiceResponse.SerializeToString,
+        )
+
+    async def _export(self, request: Any, _: Any) -> Any:
+        for resource in request.resource_spans:
+            [name] = [each.value.string_value for each in resource.resource.attributes if each.key == "service.name"]
+            for scope in resource.scope_spans:
+                self.spans |= {(name, span.name): span for span in scope.spans if span.trace_id.hex() == TRACE}
+        return trace_service_pb2.ExportTraceServiceResponse()
+
+
 @pytest.fixture(scope="module")
-async def pair() -> AsyncIterator[Stack]:
+async def collector() -> AsyncIterator[Collector]:
+    """Both processes are told its address."""
+    made, server = Collector(), grpc.aio.server()
+    server.add_generic_rpc_handlers((made,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
+        yield made
+    await server.stop(0)
+
+
+@pytest.fixture(scope="module")
+async def pair(collector: Collector) -> AsyncIterator[Stack]:
     """A tiny model with both pages."""
     async with stack(random_model("tiny-bert"), worker=FLAGS, frontend=FLAGS | {"max-text-bytes": 64}) as running:
         yield running
@@ -49,8 +85,6 @@ async def test_a_scrape_tells_what_was_done(pair: Stack) -> None:
     assert frontend("grpc_server_handled_total", **EMBED, grpc_code="InvalidArgument") == 1
     assert frontend("grpc_server_handling_seconds_count", **EMBED) == 3
     assert frontend("selvage_tokenize_seconds_count") == frontend("selvage_transfer_seconds_count") == 3
-    assert frontend("selvage_requests_in_flight") == frontend("selvage_bytes_in_flight") == 0
-    assert frontend("selvage_refused_total", reason="requests") == 0
     assert frontend("selvage_workers_serving", model="tiny-bert") == 1
     assert frontend("selvage_worker_wait_seconds", model="tiny-bert") == 0
 
@@ -63,17 +97,17 @@ async def test_a_scrape_tells_what_was_done(pair: Stack) -> None:
     assert worker("selvage_step_units_sum") == 6
     assert worker("selvage_queued_tokens") == worker("selvage_queued_jobs") == worker("selvage_unsent_bytes") == 0
     assert worker("selvage_attached_frontends") == 1
-    assert worker("selvage_stalled") == worker("selvage_cancelled_waiting_total") == 0
     attach = {"grpc_type": "bidi_stream", "grpc_service": "selvage.worker.v1.WorkerService", "grpc_method": "Attach"}
     assert worker("grpc_server_started_total", **attach) == 1
 
 
-async def test_a_trace_stands_in_both_logs(pair: Stack) -> None:
-    """Of the call in the frontend, of its job in the worker; a bad header is ignored."""
+async def test_a_call_stands_in_both_logs_and_no_text_does(pair: Stack) -> None:
+    """With its request id and its trace; a bad header is ignored."""
     calls = Calls(pair.channel)
-    request = embedding_pb2.EmbedRequest(texts=["a b c"])
-    for name, header in (("traced", TRACEPARENT), ("untraced", "bad")):
-        await calls.embedding.Embed(request, metadata=[("x-request-id", name), ("traceparent", header)])
+    request = embedding_pb2.EmbedRequest(texts=["zanzibar"])
+    for name, header in (("traced", f"00-{LOGGED}-{SPAN}-01"), ("untraced", "bad")):
+        call = calls.embedding.Embed(request, metadata=[("x-request-id", name), ("traceparent", header)])
+        assert ("x-request-id", name) in tuple(await call.trailing_metadata())
 
     def traces(member: ServiceProcess, event: str) -> dict[str, str | None]:
         lines = [line for line in member.events if line["event"] == event]
@@ -81,4 +115,18 @@ async def test_a_trace_stands_in_both_logs(pair: Stack) -> None:
 
     for member, event in ((pair.frontends[0], "call"), (pair.worker, "job")):
         await eventually(lambda member=member, event=event: len(traces(member, event)) == 2)  # type: ignore[misc]
-        assert traces(member, event) == {"traced": TRACE, "untraced": None}
+        told = traces(member, event)
+        assert told["traced"] == LOGGED != told["untraced"]  # which begins a trace of its own
+        assert "zanzibar" not in "\n".join(member.log)
+
+
+async def test_one_trace_goes_through_both(pair: Stack, collector: Collector) -> None:
+    """The caller's span, the frontend's below it, the worker's below that; what is left is sent at the end."""
+    request = embedding_pb2.EmbedRequest(texts=["a b c"])
+    await Calls(pair.channel).embedding.Embed(request, metadata=[("traceparent", f"00-{TRACE}-{SPAN}-01")])
+    for member in reversed(pair.members):
+        assert await member.stop() == 0
+    call = collector.spans["selvage-frontend", "selvage.v1.EmbeddingService/Embed"]
+    job, compute = (collector.spans["selvage-worker", name] for name in ("job Encode", "compute"))
+    assert [each.parent_span_id.hex() for each in (call, job, compute)] == [SPAN, call.span_id.hex(), job.span_id.hex()]
+    assert "selvage.compute_seconds" in {each.key for each in call.attributes}

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModel
 
 from harness.stack import Stack, stack
-from selvage.v1 import embedding_pb2, model_pb2
+from selvage.v1 import embedding_pb2
 from support.references import Calls, dense, refusal
 from support.scraping import scrape
 from support.tiny import reader, write_encoder, write_json
@@ -32,23 +32,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 async def pair(nursery: object, folder: Path) -> AsyncIterator[Stack]:
-    worker = {
-        "device": "cpu",
-        "chunk-tokens": 64,
-        "cache-megabytes": 1,
-        "step-milliseconds": 1,
-        "metrics": "127.0.0.1:0",
-    }
+    worker = {"chunk-tokens": 64, "cache-megabytes": 1, "step-milliseconds": 1, "metrics": "127.0.0.1:0"}
     async with stack(str(folder), worker=worker, frontend={"http-listen": "127.0.0.1:0"}) as running:
         yield running
-
-
-async def test_the_card_tells_the_limits(pair: Stack) -> None:
-    card = (await Calls(pair.channel).model.GetModel(model_pb2.GetModelRequest())).card
-    assert (card.max_tokens, card.chunk_tokens, card.cache_tokens) == (FITTING, 64, FITTING)
-    assert (card.whole_texts, card.limited_by) == ("", "--cache-megabytes")
-    [line] = [line for line in pair.workers[0].events if line["event"] == "long texts"]
-    assert line["told"] == f"in pieces of 64 tokens; keys and values of a text of {FITTING} tokens fit into 1 MiB"
 
 
 async def test_a_text_that_cannot_fit_is_refused_on_arrival(pair: Stack) -> None:

@@ -117,9 +117,10 @@ class TestDriven:
 
     @pytest.mark.slow
     async def test_the_heat_map_shows_what_a_rerank_explains(self, colbert: Stack) -> None:
-        """Rows and columns are tokens with vectors, winners and the score are the worker's; dark, behind a prefix."""
+        """Rows and columns are tokens with vectors, winners and the score are the worker's. Dark, behind a prefix, at
+        360 pixels, where tables scroll by themselves and the page does not."""
         url = colbert.frontends[0].http_url
-        told = await visit(url, "tour", texts=TEXTS, dark=True, prefix="/some/where/")
+        told = await visit(url, "tour", texts=TEXTS, dark=True, width=360, prefix="/some/where/")
         assert_quiet(told, url)
         assert told["reasons"]["embed"] == "Not with tiny-colbert. It does not give one vector a text."
         request = ranking_pb2.RerankRequest(query=QUERY, documents=[DOCUMENT], explain=True, method=LATE)
@@ -137,38 +138,6 @@ class TestDriven:
         near(np.array(score), result.score, 2e-3)
         assert told["scopes"] == ["col"] * (1 + len(columns)) + ["row"] * len(rows)
         assert len(told["caption"]) == 1
-
-    @pytest.mark.slow
-    async def test_a_narrow_window(self, colbert: Stack) -> None:
-        """At 360 pixels tables scroll by themselves, the page does not."""
-        url = colbert.frontends[0].http_url
-        assert_quiet(await visit(url, "tour", texts=TEXTS, width=360), url)
-
-    @pytest.mark.slow
-    async def test_by_keyboard_alone(self, pair: Stack) -> None:
-        """Tab goes through the page from top to bottom, focus is always seen, Ctrl+Enter asks."""
-        url = pair.frontends[0].http_url
-        runs = ("embed-second", "rerank-documents", "late-query")
-        told = await visit(url, "keyboard", texts=TEXTS, runs=runs)
-        assert_quiet(told, url)
-        sections = list(dict.fromkeys(stop["section"] for stop in told["stops"] if stop["section"]))
-        assert sections == ["model", "embed", "rerank", "late", "requests"]
-        assert [stop["name"] for stop in told["stops"] if not stop["seen"]] == []
-        assert told["said"]["embed"].startswith("Cosine similarity")
-        assert told["said"]["rerank"].startswith("3 documents; the best one: ")
-        assert told["said"]["late"].startswith("Score ")
-
-    @pytest.mark.slow
-    async def test_refusals_are_shown_as_they_are_told(self, pair: Stack) -> None:
-        """In the place where somebody asked; no result of before stays."""
-        url = pair.frontends[0].http_url
-        texts = {"embed-first": "boat " * 400, "rerank-documents": " ", "late-document": "ship " * 400}
-        told = await visit(url, "tour", texts=texts)
-        assert len(told["console"]) == 3  # the browser's own lines for the statuses
-        assert re.fullmatch(r"Error 400: input\[0\] has 40\d tokens.*256.*", told["said"]["embed"])
-        assert re.fullmatch(r"Error 400: .*documents.*", told["said"]["rerank"])
-        assert re.fullmatch(r"Error 400: input\[0\] has 40\d tokens.*256.*", told["said"]["late"])
-        assert told["tables"] == {"embed": [], "rerank": [], "late": []}
 
     @pytest.mark.slow
     async def test_keys_and_several_models(self, colbert: Stack, classifier: Stack, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Repositories that sentence-transformers wrote, served by both services and compared with itself, text by text."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,10 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 from tokenizers.processors import TemplateProcessing
 
-from harness.stack import stack
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
 from support import bge_m3
-from support.references import Calls, dense, multi_vectors, near, sparse_rows
+from support.references import dense, multi_vectors, near, sparse_rows
+from support.served import served
 from support.tiny import reader, write_encoder
 
 TEXTS = ["w1 w2 w3", "w7", "", "w5 " * 60, "some other words", "w9 w8 w7 w6 w1"]
@@ -29,31 +28,19 @@ DENSE, SPARSE, MULTI = (
 )
 
 
-def dense_modules(folder: Path, *after: torch.nn.Module, mode: Any = "mean", include_prompt: bool = True) -> list[Any]:
-    write_encoder(folder, "tiny-bert")
-    return [Transformer(str(folder)), Pooling(64, mode, include_prompt=include_prompt), *after]
-
-
 ALL_MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 
 
-@pytest.mark.parametrize(
-    ("mode", "after"),
-    [
-        (ALL_MODES, list),
-        ("weightedmean", lambda: [Dense(64, 96, activation_function=torch.nn.GELU()), Dense(96, 32, bias=False)]),
-        ("max", lambda: [Dense(64, 48, activation_function=None), Normalize()]),
-    ],
-    ids=["every pooling", "two layers", "a layer and unit rows"],
-)
-async def test_dense(tmp_path: Path, mode: Any, after: Callable[[], list[torch.nn.Module]]) -> None:
-    """Rows equal, with a prompt that pooling leaves out and without."""
+async def test_dense(tmp_path: Path) -> None:
+    """Every pooling and a layer behind them; with a prompt that pooling leaves out and without."""
     torch.manual_seed(0)
-    modules = dense_modules(tmp_path / "encoder", *after(), mode=mode, include_prompt=False)
+    write_encoder(tmp_path / "encoder", "tiny-bert")
+    pooling = Pooling(64, ALL_MODES, include_prompt=False)
+    layer = Dense(64 * len(ALL_MODES), 96, activation_function=torch.nn.GELU())
+    modules = [Transformer(str(tmp_path / "encoder")), pooling, layer]
     oracle = SentenceTransformer(modules=modules, device="cpu", prompts={"query": "w11 w12 w13 "})
     oracle.save(str(tmp_path / "saved"), create_model_card=False)
-    async with stack(str(tmp_path / "saved")) as pair:
-        calls = Calls(pair.channel)
+    async with served(tmp_path / "saved") as calls:
         plain = await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=TEXTS))
         asked = await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=TEXTS[:2], prompt_name="query"))
     near(dense(plain), oracle.encode(TEXTS))
@@ -70,8 +57,7 @@ async def test_last_token_with_an_end_token_and_an_instruction(tmp_path: Path) -
     prompts = {"query": "w31 w32 w33 ", "document": ""}
     oracle = SentenceTransformer(modules=modules, device="cpu", prompts=prompts)
     oracle.save(str(tmp_path / "saved"), create_model_card=False)
-    async with stack(str(tmp_path / "saved")) as pair:
-        calls = Calls(pair.channel)
+    async with served(tmp_path / "saved") as calls:
         texts = [text for text in TEXTS if text]
         kinds = {"encode_query": vectors_pb2.INPUT_TYPE_QUERY, "encode_document": vectors_pb2.INPUT_TYPE_DOCUMENT}
         found = {
@@ -93,8 +79,7 @@ async def test_sparse(tmp_path: Path, strategy: Any, activation: Any) -> None:
     ]
     oracle = SparseEncoder(modules=modules, device="cpu")
     oracle.save(str(tmp_path / "saved"), create_model_card=False)
-    async with stack(str(tmp_path / "saved")) as pair:
-        calls = Calls(pair.channel)
+    async with served(tmp_path / "saved") as calls:
         card = (await calls.model.GetModel(model_pb2.GetModelRequest())).card
         full = await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=TEXTS))
         top = await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=TEXTS, outputs=[SPARSE], sparse_top_k=9))
@@ -125,8 +110,7 @@ async def test_multi_vectors(tmp_path: Path) -> None:
     ]
     oracle = MultiVectorEncoder(modules=modules, device="cpu")
     oracle.save(str(tmp_path / "saved"), create_model_card=False)
-    async with stack(str(tmp_path / "saved")) as pair:
-        calls = Calls(pair.channel)
+    async with served(tmp_path / "saved") as calls:
         request = embedding_pb2.EmbedRequest(texts=TEXTS, return_token_ids=True)
         reply = await calls.embedding.Embed(request)
         pooled = {
@@ -157,8 +141,7 @@ async def test_bge_m3(tmp_path: Path) -> None:
     tokenizer = reader()
     known = [paper.of(tokenizer(text)["input_ids"]) for text in TEXTS]
     asked = paper.of(tokenizer(QUERY)["input_ids"])
-    async with stack(str(tmp_path)) as pair:
-        calls = Calls(pair.channel)
+    async with served(tmp_path) as calls:
         request = embedding_pb2.EmbedRequest(texts=TEXTS, outputs=[DENSE, SPARSE, MULTI], return_token_ids=True)
         reply = await calls.embedding.Embed(request)
         card = (await calls.model.GetModel(model_pb2.GetModelRequest())).card

@@ -9,10 +9,9 @@ from sentence_transformers import CrossEncoder
 from sentence_transformers.cross_encoder.modules import LogitScore
 from transformers import pipeline
 
-from harness.stack import stack
 from selvage.v1 import classification_pb2, model_pb2, ranking_pb2
-from support.breakages import settings
-from support.references import Calls, near
+from support.references import near
+from support.served import served
 from support.tiny import reader, write_encoder
 
 TEXTS = ["w1 w2 w3", "w7", "", "w5 " * 60, "some other words", "w9 w8 w7 w6 w1"]
@@ -24,9 +23,6 @@ QUERY, DOCUMENTS = "w4 w5 w6", TEXTS
     [
         ("tiny-bert", 1, ["input_ids", "token_type_ids", "attention_mask"]),
         ("tiny-modernbert", 3, ["input_ids", "attention_mask"]),
-        pytest.param("tiny-bert", 2, ["input_ids", "attention_mask"], marks=pytest.mark.slow),
-        pytest.param("tiny-roberta", 1, ["input_ids", "attention_mask"], marks=pytest.mark.slow),
-        pytest.param("tiny-deberta-v2", 1, ["input_ids", "token_type_ids", "attention_mask"], marks=pytest.mark.slow),
     ],
 )
 async def test_cross_encoder(tmp_path: Path, encoder: str, labels: int, names: list[str]) -> None:
@@ -36,8 +32,7 @@ async def test_cross_encoder(tmp_path: Path, encoder: str, labels: int, names: l
     oracle = CrossEncoder(str(tmp_path / "encoder"), device="cpu", max_length=64)
     oracle.save(str(tmp_path / "saved"), create_model_card=False)
     pairs = [(QUERY, document) for document in DOCUMENTS]
-    async with stack(str(tmp_path / "saved")) as pair:
-        calls = Calls(pair.channel)
+    async with served(tmp_path / "saved") as calls:
         ask = {"texts": [QUERY] * len(DOCUMENTS), "text_pairs": DOCUMENTS, "truncate": True}
         plain = await calls.classification.Classify(classification_pb2.ClassifyRequest(**ask))
         raw = await calls.classification.Classify(classification_pb2.ClassifyRequest(**ask, normalize=False))
@@ -74,9 +69,9 @@ async def test_documents_with_large_logits_come_in_their_order(tmp_path: Path) -
     logits = oracle.predict(pairs, activation_fn=torch.nn.Identity())
     assert logits.min() > 18
     assert (oracle.predict(pairs) == 1).all()
-    async with stack(str(tmp_path / "saved")) as pair:
+    async with served(tmp_path / "saved") as calls:
         request = ranking_pb2.RerankRequest(query=QUERY, documents=documents, top_n=20)
-        ranked = (await Calls(pair.channel).ranking.Rerank(request)).results
+        ranked = (await calls.ranking.Rerank(request)).results
     assert [each.index for each in ranked] == np.argsort(-logits, kind="stable")[:20].tolist()
     assert {each.score for each in ranked} == {1.0}
     near(np.array([each.logit for each in ranked]), np.sort(logits)[::-1][:20])
@@ -99,8 +94,7 @@ async def test_yes_no(tmp_path: Path, template: str | None) -> None:
     assert isinstance(oracle[1], LogitScore)
     oracle.save(str(tmp_path / "saved"), create_model_card=False)
     pairs = [(QUERY, document) for document in DOCUMENTS]
-    async with stack(str(tmp_path / "saved")) as pair:
-        calls = Calls(pair.channel)
+    async with served(tmp_path / "saved") as calls:
         card = (await calls.model.GetModel(model_pb2.GetModelRequest())).card
         ask = {"query": QUERY, "documents": DOCUMENTS, "truncate": True}
         ranked = await calls.ranking.Rerank(ranking_pb2.RerankRequest(**ask))
@@ -118,29 +112,14 @@ async def test_yes_no(tmp_path: Path, template: str | None) -> None:
 CHATML = "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }} <|im_end|> {% endfor %}"
 
 
-@pytest.mark.parametrize(
-    ("labels", "problem"),
-    [
-        (1, None),
-        (3, None),
-        *(
-            pytest.param(labels, problem, marks=pytest.mark.slow)
-            for labels, problem in ((2, None), (3, "multi_label_classification"), (2, "regression"))
-        ),
-    ],
-)
-async def test_a_causal_classifier_with_a_chat_template_reads_single_texts_plain(
-    tmp_path: Path, labels: int, problem: str | None
-) -> None:
+@pytest.mark.parametrize("labels", [1, 3])
+async def test_a_causal_classifier_with_a_chat_template_reads_single_texts_plain(tmp_path: Path, labels: int) -> None:
     """As transformers' pipeline does, activated as there and raw; pairs go through the template as before."""
     write_encoder(tmp_path / "model", "tiny-qwen3", "sequence-classification", labels)
     reader(chat_template=CHATML, padding_side="left").save_pretrained(tmp_path / "model")
-    if problem:
-        settings("config.json", problem_type=problem)(tmp_path / "model")
     oracle = pipeline("text-classification", str(tmp_path / "model"), device="cpu", top_k=None)
     pairs = CrossEncoder(str(tmp_path / "model"), device="cpu", activation_fn=torch.nn.Identity())
-    async with stack(str(tmp_path / "model")) as pair:
-        calls = Calls(pair.channel)
+    async with served(tmp_path / "model") as calls:
         plain, raw, asked = [
             await calls.classification.Classify(classification_pb2.ClassifyRequest(texts=TEXTS, **options))
             for options in ({}, {"normalize": False}, {"text_pairs": DOCUMENTS[::-1], "normalize": False})
@@ -159,8 +138,7 @@ async def test_labels_of_tokens(tmp_path: Path) -> None:
     """Softmax over every token, its place in the text, and only the tokens of one id."""
     model = write_encoder(tmp_path / "tagger", "tiny-bert", "token-classification", 4)
     tokenizer = reader()
-    async with stack(str(tmp_path / "tagger")) as pair:
-        calls = Calls(pair.channel)
+    async with served(tmp_path / "tagger") as calls:
         every = await calls.classification.ClassifyTokens(classification_pb2.ClassifyTokensRequest(texts=TEXTS))
         mark = tokenizer.convert_tokens_to_ids("w7")
         request = classification_pb2.ClassifyTokensRequest(texts=TEXTS, token_id=mark, normalize=False)

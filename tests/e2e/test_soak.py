@@ -21,8 +21,7 @@ from harness.member import ServiceProcess
 from harness.stack import Stack, stack
 from selvage.v1 import model_pb2
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest
-from support.mischief import MEBIBYTE, mischief
-from support.mixture import some_call, text
+from support.mischief import MEBIBYTE, mischief, some_call, text
 from support.random_models import random_model
 from support.references import Calls, eventually, load_of
 from support.scraping import forget_peak, memory, scrape

@@ -75,8 +75,8 @@ def requirements(wheel: Path) -> set[str]:
     return {name for name, rest in lines if "extra ==" not in rest}
 
 
-async def outputs_of(environment: Path, *arguments: str, folder: Path) -> str:
-    """What the environment's Python prints; it sees neither this checkout nor the variables of this process."""
+async def ended(environment: Path, folder: Path, *arguments: str) -> tuple[int | None, str, str]:
+    """Status, output and errors of the environment's Python, which sees neither this checkout nor our variables."""
     process = await asyncio.create_subprocess_exec(
         *(str(environment / "bin" / "python"), "-I", *arguments),
         cwd=folder,
@@ -84,50 +84,32 @@ async def outputs_of(environment: Path, *arguments: str, folder: Path) -> str:
         stderr=asyncio.subprocess.PIPE,
     )
     output, errors = await process.communicate()
-    assert process.returncode == 0, errors.decode()
-    return output.decode()
+    return process.returncode, output.decode(), errors.decode()
 
 
-async def check_that_the_client_works(environment: Path, address: str, folder: Path) -> None:
-    """The client calls a served pair."""
-    output = await outputs_of(environment, "-c", CALLS, address, folder=folder)
-    assert output == "(2, 384) 1 1 dimensions EmbedRequest\n"
-
-
-async def test_the_wheel_serves_a_client_with_four_packages(pair: Stack, wheel: Path, tmp_path: Path) -> None:
-    """It requires no others, and imports no others: nothing else is there."""
+def test_the_whole_wheel_requires_what_its_client_does(wheel: Path) -> None:
     assert requirements(wheel) == NEEDS
     playground = {str(file.relative_to(ROOT)) for file in PLAYGROUND.glob("*.*")}
     assert CLIENT_FILES | {"tei/v1/tei_pb2.py"} | playground <= files_of(wheel)
-    link(NEEDS | INDIRECT_NEEDS, unpacked(wheel, tmp_path / "empty"))
-    await check_that_the_client_works(tmp_path / "empty", pair.frontends[0].address, tmp_path)
 
 
 async def test_the_client_is_a_wheel_of_its_own(
     pair: Stack, client_wheel: Path, client_environment: Path, tmp_path: Path
 ) -> None:
-    """It holds the package `selvage` and no other, and works with four packages."""
+    """It holds the package `selvage` and no other, and works with four packages: it imports no others."""
     assert requirements(client_wheel) == NEEDS
     assert files_of(client_wheel) >= CLIENT_FILES
     packages = {name.partition("/")[0] for name in files_of(client_wheel)}
     assert {name for name in packages if not name.endswith(".dist-info")} == {"selvage"}
-    await check_that_the_client_works(client_environment, pair.frontends[0].address, tmp_path)
+    called = await ended(client_environment, tmp_path, "-c", CALLS, pair.frontends[0].address)
+    assert called == (0, "(2, 384) 1 1 dimensions EmbedRequest\n", "")
 
 
-async def test_the_client_alone_says_what_an_engine_needs(client_environment: Path, tmp_path: Path) -> None:
-    output = await outputs_of(client_environment, "-c", ENGINE, folder=tmp_path)
+async def test_the_client_alone_says_what_more_needs(client_environment: Path, tmp_path: Path) -> None:
+    """An engine, and the bulk command."""
     needs = "Engine needs the extra engine: pip install '.[engine]' in a checkout (No module named 'embedded')\n"
-    assert output == needs
-
-
-async def test_the_client_alone_says_what_the_bulk_command_needs(client_environment: Path, tmp_path: Path) -> None:
+    assert await ended(client_environment, tmp_path, "-c", ENGINE) == (0, needs, "")
     (tmp_path / "lines.txt").write_text("a quiet harbour\n")
-    process = await asyncio.create_subprocess_exec(
-        *(str(client_environment / "bin" / "python"), "-I", "-m", "selvage.bulk", "lines.txt", "--output", "vectors"),
-        cwd=tmp_path,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    output, errors = await process.communicate()
     told = "the command needs pyarrow (the extra bulk): pip install pyarrow\n"
-    assert (process.returncode, output.decode(), errors.decode()) == (1, "", told)
+    command = ("-m", "selvage.bulk", "lines.txt", "--output", "vectors")
+    assert await ended(client_environment, tmp_path, *command) == (1, "", told)

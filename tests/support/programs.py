@@ -17,12 +17,13 @@ class Program:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process, self._one_at_a_time = process, asyncio.Lock()
 
-    async def ask(self, **asked: Any) -> dict[str, Any]:
+    async def ask(self, does: str, url: str, key: str = "any", **asked: Any) -> dict[str, Any]:
         """What it tells: of a success or of an error."""
+        question = {"does": does, "url": url, "key": key, **asked}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         async with self._one_at_a_time:
-            self._process.stdin.write(json.dumps(asked).encode() + b"\n")
+            self._process.stdin.write(json.dumps(question).encode() + b"\n")
             told: dict[str, Any] = json.loads(await self._process.stdout.readline())
         return told
 

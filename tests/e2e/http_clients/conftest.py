@@ -11,19 +11,19 @@ from harness.member import ServiceProcess
 from harness.stack import Stack
 from selvage.v1.embedding_pb2 import EmbedRequest
 from shared.server.options import PUBLIC_SERVICES
-from support.http_calls import APIS, KEY, Clients
-from support.programs import program, python_of
+from support.http_calls import APIS, KEY
+from support.programs import Program, program, python_of
 from support.references import Calls, dense
 
 
 @pytest.fixture(scope="session")
-async def clients(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clients]:
+async def clients(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Program]:
     """With a home of their own: some look for keys and settings there."""
     if not python_of("http").exists():
         pytest.skip("`make clients` sets up the clients; it needs an index")
     home = str(tmp_path_factory.mktemp("home"))
     async with program("http", {"HOME": home, "HF_HUB_DISABLE_TELEMETRY": "1"}) as running:
-        yield Clients(running)
+        yield running
 
 
 @pytest.fixture(scope="session")

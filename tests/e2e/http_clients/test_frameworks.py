@@ -9,21 +9,21 @@ import pytest
 from harness.stack import Stack
 from selvage.v1.ranking_pb2 import RerankRequest
 from shared.vectors import InputType
-from support.http_calls import BOTH, DOCUMENTS, KEY, MODEL, QUERY, TEXTS, Clients
-from support.programs import program, python_of
+from support.http_calls import BOTH, DOCUMENTS, KEY, MODEL, QUERY, TEXTS
+from support.programs import Program, program, python_of
 from support.references import Calls, near
 
 Embedded = Callable[..., Awaitable[np.ndarray]]
 
 
 @pytest.fixture(scope="module")
-async def frameworks(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clients]:
+async def frameworks(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Program]:
     """With a home of their own: some look for keys and settings there."""
     if not python_of("frameworks").exists():
         pytest.skip("`make clients` sets up the frameworks; it needs an index")
     home = str(tmp_path_factory.mktemp("home"))
     async with program("frameworks", {"HOME": home, "HAYSTACK_TELEMETRY_ENABLED": "False"}) as running:
-        yield Clients(running)
+        yield running
 
 
 async def ranks(pair: Stack, top_n: int = len(DOCUMENTS)) -> list[tuple[int, float]]:
@@ -40,7 +40,7 @@ def same_ranks(answer: dict[str, Any], expected: list[tuple[int, float]], name: 
     near(np.array([score for _, score in answer[name]]), np.array([score for _, score in expected]), 1e-6)
 
 
-async def test_haystacks_ranker_gets_the_ranks_of_rerank(frameworks: Clients, tiny: Stack, url: str) -> None:
+async def test_haystacks_ranker_gets_the_ranks_of_rerank(frameworks: Program, tiny: Stack, url: str) -> None:
     """It always sends a bound of 4,096 tokens a document, more than this model takes: a bound is no demand."""
     asked = {"model": MODEL, "query": QUERY, "documents": DOCUMENTS}
     same_ranks(await frameworks.ask("haystack_ranker", url, top_k=3, **asked), await ranks(tiny, 3))
@@ -50,7 +50,7 @@ async def test_haystacks_ranker_gets_the_ranks_of_rerank(frameworks: Clients, ti
     ("provider", "path"),
     [("cohere", "/v1/rerank"), ("jina", "/v1/rerank"), ("text-embeddings-inference", "/rerank")],
 )
-async def test_the_package_rerankers(frameworks: Clients, tiny: Stack, url: str, provider: str, path: str) -> None:
+async def test_the_package_rerankers(frameworks: Program, tiny: Stack, url: str, provider: str, path: str) -> None:
     """In each shape that it knows and this frontend speaks."""
     asked = {"model": MODEL, "provider": provider, "query": QUERY, "documents": DOCUMENTS}
     same_ranks(await frameworks.ask("rerankers_api", f"{url}{path}", **asked), await ranks(tiny))
@@ -58,7 +58,7 @@ async def test_the_package_rerankers(frameworks: Clients, tiny: Stack, url: str,
 
 @pytest.mark.parametrize("does", ["langchain_cohere", "langchain_infinity"])
 async def test_langchain_gets_the_vectors_of_embed(
-    frameworks: Clients, url: str, expected: Embedded, does: str
+    frameworks: Program, url: str, expected: Embedded, does: str
 ) -> None:
     """Cohere's class says what a text is, which chooses its prompt; Infinity's says nothing."""
     answer = await frameworks.ask(does, url, model=MODEL, texts=TEXTS)
@@ -74,7 +74,7 @@ async def test_langchain_gets_the_vectors_of_embed(
     ("provider", "path"), [("hosted_vllm", "/v1"), ("cohere", "/v1/embed"), ("cohere", "/v2/embed"), ("jina_ai", "/v1")]
 )
 async def test_litellm_gets_the_vectors_of_embed(
-    frameworks: Clients, url: str, expected: Embedded, provider: str, path: str
+    frameworks: Program, url: str, expected: Embedded, provider: str, path: str
 ) -> None:
     answer = await frameworks.ask("litellm_embed", f"{url}{path}", model=f"{provider}/{MODEL}", texts=TEXTS)
     side = InputType.DOCUMENT if provider == "cohere" else InputType.UNSPECIFIED
@@ -85,7 +85,7 @@ async def test_litellm_gets_the_vectors_of_embed(
 
 
 @pytest.mark.parametrize("provider", ["hosted_vllm", "cohere", "jina_ai"])
-async def test_litellm_gets_the_ranks_of_rerank(frameworks: Clients, tiny: Stack, url: str, provider: str) -> None:
+async def test_litellm_gets_the_ranks_of_rerank(frameworks: Program, tiny: Stack, url: str, provider: str) -> None:
     """It sends null for every field that its caller left out."""
     asked = {"model": f"{provider}/{MODEL}", "query": QUERY, "documents": DOCUMENTS}
     answer = await frameworks.ask("litellm_rerank", url, top_n=3, **asked)
@@ -93,7 +93,7 @@ async def test_litellm_gets_the_ranks_of_rerank(frameworks: Clients, tiny: Stack
         same_ranks(answer, await ranks(tiny, 3), way)
 
 
-async def test_a_framework_brings_its_key(frameworks: Clients, guarded: Any) -> None:
+async def test_a_framework_brings_its_key(frameworks: Program, guarded: Any) -> None:
     """As its provider's; a wrong one is told as such."""
     right = await frameworks.ask("langchain_cohere", guarded.http_url, KEY, model=MODEL, texts=TEXTS[:1])
     assert "plain" in right, right
