@@ -44,8 +44,8 @@ class WorkerSettings(ServiceSettings):
     dtype: Dtype | Literal["int8"] = Field(
         "auto",
         description="Number format; auto: float32 on a CPU; on CUDA bfloat16, or float16 where its files say so. int8: "
-        "float32, with linear layers of eight bits, on processors with AVX2 or AVX-512; refused where the cosine to "
-        "the model's own vectors falls under 0.99.",
+        "float32, with linear layers of eight bits, on processors with AVX2 or AVX-512; refused where the mean "
+        "cosine to the model's own vectors falls under 0.99.",
     )
     max_tokens: Annotated[int, Field(ge=0)] = Field(
         0, description="Longest text in tokens, at most the model's positions; 0: as the model's files say."

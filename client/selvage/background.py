@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, TypeVar
@@ -50,9 +50,14 @@ class LoopThread:
         check_process()
         if self.loop is None:
             logging.getLogger("asyncio").addFilter(is_no_empty_wake)
-            self.loop, self._process = asyncio.new_event_loop(), os.getpid()
-            self.thread = threading.Thread(target=self._run, daemon=True, name="selvage")
-            self.thread.start()
+            loop = asyncio.new_event_loop()
+            thread = threading.Thread(target=self._run, args=[loop], daemon=True, name="selvage")
+            try:
+                thread.start()
+            except BaseException:  # the next call tries again
+                loop.close()
+                raise
+            self.loop, self.thread, self._process = loop, thread, os.getpid()
         return self.loop
 
     def end(self) -> None:
@@ -62,13 +67,18 @@ class LoopThread:
             self.loop.call_soon_threadsafe(self._end.set)
             self.thread.join(EXIT_SECONDS)
 
-    def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self.loop) as runner:  # type: ignore[arg-type, return-value]
+    def renew_lock(self) -> None:
+        """Makes a new lock in a forked process, where the thread that holds the old one may be missing."""
+        self.lock = threading.RLock()
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
             runner.run(self._end.wait())
 
 
 _thread = LoopThread()
 atexit.register(_thread.end)
+os.register_at_fork(after_in_child=_thread.renew_lock)
 
 
 class Session:
@@ -89,6 +99,7 @@ class Session:
 
     def begin(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         """Begins a coroutine. Raises Cancelled after the end, RuntimeError in a forked process."""
+        future: Future[T] | None = None
         try:
             if self._process not in (0, os.getpid()):
                 article = "an" if self._owner[0] in "aeiou" else "a"
@@ -100,7 +111,10 @@ class Session:
                 self._process = os.getpid()
                 self._futures.add(future)
         except BaseException:
-            work.close()
+            if future is None:
+                work.close()
+            else:  # the loop may run it already
+                future.cancel()
             raise
         future.add_done_callback(self._futures.discard)
         return future
@@ -139,9 +153,7 @@ class Session:
         """
         with _thread.lock:
             if not self._closed and self._process == os.getpid() and _thread.loop is not None:
-                for future in list(self._futures):
-                    future.cancel()
-                self._end = asyncio.run_coroutine_threadsafe(self._contexts.aclose(), _thread.loop)
+                self._end = asyncio.run_coroutine_threadsafe(self._leave(list(self._futures)), _thread.loop)
             self._closed = True
         return self._end
 
@@ -150,6 +162,13 @@ class Session:
         end = self.stop()
         if end is not None and _thread.runs and threading.current_thread() is not _thread.thread:
             end.result()
+
+    async def _leave(self, futures: Sequence[Future[Any]]) -> None:
+        """Cancels what was begun, and leaves the contexts."""
+        for future in futures:
+            future.cancel()
+        await asyncio.sleep(0)  # the coroutines are cancelled by now
+        await self._contexts.aclose()
 
     def _closed_error(self) -> Cancelled:
         return Cancelled(f"the {self._owner} was closed")

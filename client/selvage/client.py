@@ -16,10 +16,10 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 from selvage.background import Session
 from selvage.calls import methods
 from selvage.calls.methods import as_method
-from selvage.calls.streamed_call import BATCHES_AHEAD, END, StreamedCall
+from selvage.calls.streamed_call import END, StreamedCall
 from selvage.connection import DEFAULT, ClientOptions, Settings
 from selvage.messages.inputs import Operation
-from selvage.transport import Transport
+from selvage.transport import Transport, progress_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,7 +32,8 @@ def awaited(
 
     async def run(self: "AsyncClient", /, *args: P.args, **kwargs: P.kwargs) -> R:
         operation = method(self, *args, **kwargs)
-        await self._transport.send(operation)
+        with progress_of(operation) as show_progress:
+            await self._transport.send(operation, show_progress)
         return operation.result()
 
     return as_method(run, method)
@@ -54,7 +55,8 @@ def blocking(method: Callable[Concatenate[Any, P], Operation[R]]) -> Callable[Co
 
     def run(self: "Blocking", /, *args: P.args, **kwargs: P.kwargs) -> R:
         operation = method(self, *args, **kwargs)
-        self._session.run(self._transport.send(operation))
+        with progress_of(operation) as show_progress:
+            self._session.run(self._transport.send(operation, show_progress))
         return operation.result()
 
     return as_method(run, method)
@@ -111,21 +113,24 @@ class AsyncClient:
 
     async def _iterate(self, streamed: StreamedCall) -> AsyncIterator[Any]:
         """Yields results while it reads texts. Raises SelvageError."""
-        begun: deque[tuple[Operation[Any], asyncio.Task[None]]] = deque()
+        begun: deque[asyncio.Future[Operation[Any]]] = deque()
         try:
             async for text in _as_async(streamed.source):
-                if (operation := streamed.add(text)) is not None:
-                    begun.append((operation, asyncio.ensure_future(self._transport.send(operation, streamed.pace))))
-                    await asyncio.sleep(0)  # it is sent even where the next text takes long
-                while begun and (text is END or len(begun) == BATCHES_AHEAD or begun[0][1].done()):
-                    await begun[0][1]
-                    for result in begun.popleft()[0].result():
+                batch = streamed.add(text)
+                if batch is not None:
+                    begun.append(asyncio.ensure_future(self._transport.send_batch(batch, streamed.pace)))
+                    for _ in range(2):  # the request leaves even where the next text takes long
+                        await asyncio.sleep(0)
+                while begun and (streamed.ended or len(begun) >= streamed.ahead or begun[0].done()):
+                    for result in (await begun.popleft()).result():
                         yield result
+                if streamed.ended:
+                    return
         finally:
-            tasks = [task for _, task in begun]
-            for task in tasks:
+            for task in begun:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*begun, return_exceptions=True)
+            begun.clear()  # an error among them has this frame in its traceback: a cycle
 
 
 async def _as_async(texts: Any) -> AsyncIterator[Any]:
@@ -176,17 +181,20 @@ class Blocking:
 
     def _iterate(self, streamed: StreamedCall) -> Iterator[Any]:
         """Yields results while it reads texts, which it does in this thread. Raises SelvageError."""
-        begun: deque[tuple[Operation[Any], Future[None]]] = deque()
+        begun: deque[Future[Operation[Any]]] = deque()
         try:
             for text in chain(streamed.source, [END]):
-                if (operation := streamed.add(text)) is not None:
-                    begun.append((operation, self._session.begin(self._transport.send(operation, streamed.pace))))
-                while begun and (text is END or len(begun) == BATCHES_AHEAD or begun[0][1].done()):
-                    self._session.result(begun[0][1])
-                    yield from begun.popleft()[0].result()
+                batch = streamed.add(text)
+                if batch is not None:
+                    begun.append(self._session.begin(self._transport.send_batch(batch, streamed.pace)))
+                while begun and (streamed.ended or len(begun) >= streamed.ahead or begun[0].done()):
+                    yield from self._session.result(begun.popleft()).result()
+                if streamed.ended:
+                    return
         finally:
-            for _, future in begun:
+            for future in begun:
                 future.cancel()
+            begun.clear()  # an error among them has this frame in its traceback: a cycle
 
 
 class Client(Blocking):
@@ -205,7 +213,7 @@ class Client(Blocking):
         - `timeout`: seconds for a call with all its parts and retries, by default 60; `math.inf`: as long as it takes.
         - `retries`: how often a part is sent again where the service is overloaded or unavailable, by default 5.
           Overload does not count while other parts of the call are under way.
-        - `in_flight`: how many parts of a large input are sent at a time, by default 4.
+        - `in_flight`: how many parts of a large input are sent at a time, by default 4; not of `embed_stream`.
         - `fairness_key`: your name to the service, which serves keys evenly.
         - `priority`: "interactive", "default" or "bulk", by default the service's.
         - `metadata`: sent with each call.

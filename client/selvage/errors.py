@@ -11,7 +11,7 @@ SelvageError
  |- UnknownModel
  |- Overloaded              try again after `retry_after` seconds
  |- InputTooLarge           the device runs out of memory on this input alone, so no retry helps
- |- Unavailable             no service or no worker is ready; a ConnectionError as well
+ |- Unavailable             no service or no worker is ready, or the connection broke; a ConnectionError as well
  |- DeadlineExceeded        a TimeoutError as well
  |- Denied                  the key is missing, unknown, or may not do this
  |- Cancelled               the call was ended before its reply, for instance by closing the client

@@ -11,7 +11,8 @@ from google.protobuf.message_factory import GetMessageClass
 
 from selvage.calls.split_call import Attempt, Pace, RetryPolicy, SplitCall
 from selvage.connection import Settings
-from selvage.errors import Cancelled, from_call
+from selvage.errors import Cancelled, InvalidInput, from_call
+from selvage.messages.embedding import Embed
 from selvage.messages.inputs import Operation
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2
 
@@ -49,16 +50,29 @@ class Transport:
         if channel is not None:
             await channel.close()
 
-    async def send(self, operation: Operation[Any], pace: Pace | None = None) -> None:
+    async def send(
+        self,
+        operation: Operation[Any],
+        show_progress: Callable[[int], object] = lambda _: None,
+        pace: Pace | None = None,
+    ) -> None:
         """Sends the requests of an operation, several at a time, until all are answered.
 
-        `pace`: that of other operations of the same stream. Raises SelvageError, and ImportError where progress is to
-        be shown and cannot be.
+        `show_progress`: called with the number of new results. `pace`: that of the stream of which the operation is a
+        batch. Raises SelvageError.
         """
         seconds = self._settings.timeout if operation.seconds is None else operation.seconds
-        with _progress_of(operation) as show_progress:
-            call = SplitCall(operation, seconds=seconds, retries=self._retries, pace=pace, show_progress=show_progress)
-            await self._send_all(call)
+        await self._send_all(
+            SplitCall(operation, seconds=seconds, retries=self._retries, pace=pace, show_progress=show_progress)
+        )
+
+    async def send_batch(self, batch: Embed | InvalidInput, pace: Pace) -> Embed:
+        """Sends a batch of a stream, and returns it once it is answered. Raises SelvageError, or the batch if it is an
+        error. `pace`: that of the stream."""
+        if isinstance(batch, InvalidInput):
+            raise batch
+        await self.send(batch, pace=pace)
+        return batch
 
     async def _send_all(self, call: SplitCall) -> None:
         in_progress: set[asyncio.Task[None]] = set()
@@ -99,6 +113,7 @@ class Transport:
         except grpc.aio.UsageError:
             raise self._closed_error(request_id) from None  # it was closed before the call began
         except asyncio.CancelledError:
+            call.record_end()
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
@@ -144,7 +159,7 @@ def check_process() -> None:
 
 
 @contextmanager
-def _progress_of(operation: Operation[Any]) -> Iterator[Callable[[int], object]]:
+def progress_of(operation: Operation[Any]) -> Iterator[Callable[[int], object]]:
     """Yields a function that takes the number of new results, and shows it where the call is to show how far it is.
 
     Raises ImportError where tqdm, which shows it, is missing.

@@ -133,7 +133,7 @@ def embed_stream(
     where texts come slowly: a batch waits until it is full, and results that have come are yielded when the next text
     has been read.
 
-    There is no time limit. A batch is sent again as a part of `embed` is. An error comes after the results of the texts
+    A batch may take a day, and is sent again as a part of `embed` is. An error comes after the results of the texts
     before its batch. A generator that is closed before its end cancels what was sent.
     """
     if batch_size < 1:

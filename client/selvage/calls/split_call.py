@@ -74,11 +74,13 @@ class Pace:
     """What the operations of one stream know of each other.
 
     `in_progress`: how many requests are under way. `resume`: the time before which nothing is sent: a service that is
-    overloaded refuses other parts too.
+    overloaded refuses other parts too. `most`: how many requests the service takes at a time, as far as is known: as
+    many as were under way when it refused one as overload, and one more for as many replies.
     """
 
     in_progress: int = 0
     resume: float = -math.inf
+    most: float = math.inf
 
 
 class SplitCall:
@@ -141,7 +143,8 @@ class SplitCall:
 
     def record_reply(self, attempt: Attempt, reply: Any) -> None:
         """Stores the reply to an attempt."""
-        self._ended()
+        self.record_end()
+        self._pace.most += 1 / self._pace.most
         self._operation.add_reply(attempt.part, reply)
         self._show_progress(attempt.part.size)
 
@@ -151,7 +154,7 @@ class SplitCall:
         Nothing at all is sent until the wait after a refusal is over. A part that is refused as overload beside others
         of this call, or stream, may want the room that these have, however long they take: that counts as no failure.
         """
-        self._ended()
+        self.record_end()
         whole = attempt.part.indivisible or attempt.part.whole_columns
         if self._undivided and not whole:  # what it would have brought comes with the whole list
             return
@@ -164,6 +167,8 @@ class SplitCall:
             self._again.extendleft((half, 0) for half in reversed(halves))
             return
         error = error.shifted(self._operation.offsets(attempt.part))
+        if isinstance(error, Overloaded):
+            self._pace.most = max(1.0, self._pace.in_progress)
         failures = attempt.failures + (not self._pace.in_progress or not isinstance(error, Overloaded))
         wait = self._retries.wait(error, failures)
         if wait is None or self._clock() + wait >= self._deadline:
@@ -171,8 +176,8 @@ class SplitCall:
         self._pace.resume = max(self._pace.resume, self._clock() + wait)
         self._again.appendleft((attempt.part, failures))
 
-    def _ended(self) -> None:
-        """Counts an attempt as no longer under way."""
+    def record_end(self) -> None:
+        """Counts an attempt as no longer under way: it was cancelled, or the caller records more of its end."""
         self._in_progress -= 1
         self._pace.in_progress -= 1
 

@@ -23,20 +23,39 @@ END: Any = object()
 
 
 class StreamedCall:
-    """One `embed_stream` in progress. `pace`: what its batches know of each other."""
+    """One `embed_stream` in progress.
+
+    `pace`: what its batches know of each other. `ended`: whether no text is to be added any more.
+    """
 
     def __init__(self, source: Any, template: EmbedRequest, output: str, *, batch_texts: int) -> None:
         """`source`: the texts, which a client iterates over. `batch_texts`: most texts of a batch."""
         self.source, self.pace = source, Pace()
         self._template, self._output, self._batch_texts = template, output, batch_texts
+        self.ended = False
         self._gathered: list[Any] = []
         self._letters = self._sent = 0
 
-    def add(self, text: Any) -> Embed | None:
+    @property
+    def ahead(self) -> float:
+        """How many batches may be under way at a time."""
+        return min(BATCHES_AHEAD, self.pace.most)
+
+    def add(self, text: Any) -> Embed | InvalidInput | None:
         """Adds the next text, its token ids, or END. Returns the batch that is full with it, or the rest at the end.
 
-        Raises InvalidInput where it is neither, or where texts and token ids are mixed.
+        A text that is neither, or that makes no batch with the texts before it, ends the stream: its error stands in
+        place of its batch, so that it is raised after the results of those before.
         """
+        try:
+            batch = self._add(text)
+        except InvalidInput as error:
+            self.ended = True
+            return error
+        self.ended = text is END
+        return batch
+
+    def _add(self, text: Any) -> Embed | None:
         if text is END:
             return self._batch() if self._gathered else None
         if not hasattr(text, "__len__"):

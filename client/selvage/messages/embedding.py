@@ -90,6 +90,11 @@ class Embed(Operation[Any]):
                 self._dense = np.empty((self._row_starts[-1], rows.shape[1]), dtype=rows.dtype)
             self._dense[place] = rows
             reply.dense.ClearField("data")
+        if self._alone and not reply.HasField(self._alone):
+            raise Internal(f"the reply has no {self._alone} results")
+        for name in ("sparse", "multi_vector"):  # else the results of later texts would be those of others
+            if reply.HasField(name) and len(getattr(reply, name).lengths) != part.size:
+                raise Internal(f"the reply has {name} results of other texts than were sent")
         self._replies[part.start] = reply
 
     def result(self) -> Any:

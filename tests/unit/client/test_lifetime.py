@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from selvage import AsyncClient, Client, errors
-from selvage.background import Session
+from selvage.background import LoopThread, Session
 from shared import errors as served
 from support.fake_frontend import KINDS, FakeFrontend, connected, texts
 from support.references import eventually
@@ -144,8 +144,8 @@ waiting = threading.Thread(target=client.embed, args=["held"], daemon=True)
 waiting.start()
 """
 FORKING = """
-import os, sys
-from selvage import Client
+import os, sys, threading
+from selvage import Client, background
 
 early, late = Client(sys.argv[1]), Client(sys.argv[1])
 if os.fork() == 0:
@@ -153,6 +153,17 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 late.embed("a")
+held, forked = threading.Event(), threading.Event()
+
+
+def hold():
+    with background._thread.lock:
+        held.set()
+        forked.wait()
+
+
+threading.Thread(target=hold).start()
+held.wait()
 if os.fork() == 0:
     for client in (late, Client(sys.argv[1])):
         try:
@@ -162,6 +173,7 @@ if os.fork() == 0:
         client.close()
     os._exit(0)
 os.wait()
+forked.set()
 print(late.embed("a").shape)
 """
 
@@ -186,13 +198,26 @@ async def test_an_interpreter_ends_with_calls_under_way(fake: FakeFrontend) -> N
 
 
 async def test_a_fork_after_the_first_call_is_told(fake: FakeFrontend) -> None:
-    """Its calls would wait for ever. One before the first call is as good as none."""
+    """Its calls would wait for ever, also for a lock that another thread held. One before the first call is no fork."""
     assert (await output_of(FORKING, fake.address)).splitlines() == [
         "(3,)",
         "a client does not survive a fork: make one in each process",
         "a client had made calls before this process was forked: fork earlier, or spawn processes",
         "(3,)",
     ]
+
+
+def test_a_thread_that_could_not_start_is_started_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    loop_thread = LoopThread()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_start)
+        with pytest.raises(RuntimeError, match="start new thread"):
+            loop_thread.started()
+    assert asyncio.run_coroutine_threadsafe(asyncio.sleep(0, "ran"), loop_thread.started()).result(10) == "ran"
+    loop_thread.end()
 
 
 def test_empty_wakes_of_grpc_are_not_logged(fake: FakeFrontend, caplog: pytest.LogCaptureFixture) -> None:

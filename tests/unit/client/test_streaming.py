@@ -76,9 +76,19 @@ async def test_a_bad_text_is_named_by_its_place_in_all_texts(fake: FakeFrontend,
             await take(rows, 100, client, MANY, batch_size=10)
         assert (len(rows), raised.value.field) == (30, "texts[32]")
         fake.refuse = lambda _: None
+        rows.clear()
         with pytest.raises(errors.InvalidInput) as raised_here:
-            await client.stream([*MANY[:64], 5])
-        assert raised_here.value.field == "texts[64]"
+            await take(rows, 100, client, [*MANY[:64], 5], batch_size=10)
+        assert (len(rows), raised_here.value.field) == (60, "texts[64]")
+
+
+async def test_a_stream_sends_as_much_at_a_time_as_is_taken(fake: FakeFrontend, kind: str) -> None:
+    """Batches beyond a limit of the service are not sent again and again."""
+    full = served.Overloaded("4 requests at once", retry_after=0.02)
+    fake.refuse, fake.seconds = lambda _: full if fake.at_once > 4 else None, 0.02
+    async with connected(kind, fake.address) as client:
+        await client.stream([f"text {number}" for number in range(400)], batch_size=2)
+    assert len(fake.asked) < 2 * 200 + 50
 
 
 async def test_a_batch_that_is_never_answered_is_given_up(fake: FakeFrontend, kind: str) -> None:

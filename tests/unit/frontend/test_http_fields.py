@@ -148,7 +148,7 @@ def page() -> str:
             "# Fields of imitated requests",
             "",
             "Each field that an original knows is honoured, or refused by an error that names it. A field in no table",
-            "changes nothing; if its name says that it changes answers (`top_k`, a prompt), it is refused.",
+            "is ignored, unless its name says that it changes answers (`top_k`, a prompt): then it is refused.",
             "`null` is the same as leaving an optional field out. A `model` that is not served is answered with 404.",
             "",
             "A test holds each line, and `python tests/unit/frontend/test_http_fields.py` writes this page.",
