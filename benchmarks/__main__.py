@@ -26,11 +26,12 @@ ROUNDS = {
     "overload": (1, 1),
     "rankings": (1, 1),
     "frontends": (1, 1),
+    "host": (3, 1),
     "latency": (3, 1),
     "published": (3, 1),
 }
 """Default rounds in each start, and starts, by benchmark."""
-COMPARED, SHAPED, OF_ROWS = ("engine", "services"), "offline", "published"
+COMPARED, SHAPED, OF_ROWS = ("engine", "services", "host"), "offline", "published"
 """Benchmarks that can compare with other checkouts; the one with a choice of models; the one with rows."""
 SCALES = ("tiny", "small", "full")
 COMMANDS = ("load", "accelerator", "render")

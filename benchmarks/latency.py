@@ -121,7 +121,7 @@ def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
     cases: dict[str, dict[str, Turn]] = {}
     with ExitStack() as cleanup:
         null, _ = cleanup.enter_context(null_server())
-        relay, _ = cleanup.enter_context(null_server(null))
+        relay, _ = cleanup.enter_context(null_server(relay=null))
         for dtype in formats[:1] if options.quick else formats:
             worker = {"dtype": dtype, "threads": options.threads, "max-tokens": MAX_TOKENS}
             pair = cleanup.enter_context(running_stack(MINILM, worker=worker, frontend={"http-listen": "127.0.0.1:0"}))

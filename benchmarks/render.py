@@ -152,6 +152,21 @@ def overload() -> str:
     return f"{conditions(result)}\n\n{table(['', *figures], rows)}"
 
 
+def host() -> str:
+    """Renders CPU a request of both services, and times that of the null pair, by load."""
+    result, rows = read("host"), []
+    for case in result["cases"]:
+        for side, figures in case["sides"].items():
+            null = case["sides"]["null pair"]
+            cells = [number(figures["requests/s"]["median"])]
+            for part in ("frontend", "frontend's event loop", "worker", "worker's event loop"):
+                ours, least = (figures_of[f"{part}: {CPU}"]["median"] for figures_of in (figures, null))
+                cells.append(f"{ours:.2f}" if figures is null else f"{ours:.2f} ({ours / least:.1f})")
+            rows.append([case["case"], side, *cells])
+    heads = ["load", "", "requests/s", "frontend", "its event loop", "worker", "its event loop"]
+    return f"{conditions(result)}\n\n{table(heads, rows)}"
+
+
 def _peers(case: Mapping[str, Any]) -> dict[str, Any]:
     """Selects our figures over those of other products in the number format of our side, by side."""
     return {
@@ -226,6 +241,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "limits-bge-base": partial(limits, "offline-bge-base"),
     "limits-qwen3-0.6b": partial(limits, "offline-qwen3-0.6b"),
     "overload": overload,
+    "host": host,
     "published": published.summary,
     "goals": accelerator.goals,
     "scaling-costs": scaling_costs,

@@ -118,7 +118,7 @@ def named(scale: Scale = "small") -> dict[str, Workload]:
     qwen = model("Qwen3-Embedding-0.6B", *["random:tiny-qwen3"] * 2)  # MiniLM has positions for 512
     mean, documents, prompts = {"tiny": (32, 10, 20), "small": (256, 100, 100), "full": (2048, 1000, 2000)}[scale]
     pairs = tuple((QUERY, length) for length in around(128, mean, 0.5))
-    many = (QUERY, *(256,) * documents)
+    many, few = (QUERY, *(256,) * documents), ((16, *(32,) * 20),) * 64
     repeated = tuple(3 * repeats + SPECIAL for repeats in PROMPTS[: 4 if scale == "tiny" else None])
     burst = f"{prompts} prompts of 45 tokens, 20 of them an instruction, all at once"
     return dict(
@@ -126,6 +126,8 @@ def named(scale: Scale = "small") -> dict[str, Workload]:
             of("16-tokens", "texts of 16 tokens", MINILM, single((16,) * 256), 64),
             of("128-tokens", "texts of 128 tokens", MINILM, single((128,) * 256), 64),
             of("32-texts", "32 texts of 16 tokens", MINILM, ((16,) * 32,) * 64, 16),
+            of("64-texts", "64 texts of 16 tokens", MINILM, ((16,) * 64,) * 64, 16),
+            of("20-documents", "a query and 20 documents of 32 tokens", MINILM, few, 16, kind="rerank"),
             of("32-long-texts", "32 texts of 128 tokens", MINILM, ((128,) * 32,) * 64, 16),
             of("short", "texts of 32 tokens", base, single((32,) * 256), 64),
             of("clients", "texts of 490 to 510 tokens", base, single(around(128, 500, 0.02)), 1, 4, 16, 64, 128),

@@ -124,6 +124,7 @@ def measured(load: Load, window: Window) -> dict[str, Any]:
         figures[f"{name}: CPU ms/request"] = spent.whole / good * 1e3
         if name != CLIENTS:  # they have nothing but an event loop
             figures[f"{name}'s event loop: CPU ms/request"] = spent.event_loop / good * 1e3
+            figures[f"{name}'s gRPC threads: CPU ms/request"] = spent.grpc / good * 1e3
     return {"figures": figures, "statuses": Counter(call.status for call in inside)}
 
 

@@ -71,7 +71,7 @@ def test_goodput_is_what_kept_its_deadline_and_refusals_have_latencies_of_their_
 
 
 def window(*calls: Sequence[Call]) -> Window:
-    spent = {"worker": CpuSeconds(whole=4.0, event_loop=0.0)}
+    spent = {"worker": CpuSeconds(whole=4.0, event_loop=0.0, grpc=0.0)}
     return Window(calls=calls, spent=spent, start=10.0, stop=14.0)
 
 

@@ -1,0 +1,82 @@
+"""The host's CPU of a request in both services, beside a pair of null servers of which one asks the other.
+
+The model is the first layer of MiniLM, which computes little; a second worker has no model at all and makes vectors
+that mean nothing. The null pair gets the same bytes and answers with as many: it is what gRPC costs. CPU is reported
+by part, and of its event loop and of gRPC's own threads apart; other threads compute, tokenise and read large messages.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+from safetensors.numpy import load_file, save_file
+
+from benchmarks.benchmark import OURS, Options, Turn
+from benchmarks.load.null_server import null_server
+from benchmarks.servers import Server, generated, running_stack, server_of
+from benchmarks.workloads import minilm_folder, named
+
+OUR_SIDE, RATE = OURS, "tokens/s"
+COMPARED = (
+    "frontend: CPU ms/request",
+    "worker: CPU ms/request",
+    "frontend's event loop: CPU ms/request",
+    "worker's event loop: CPU ms/request",
+    "requests/s",
+)
+NULL_PAIR, NO_MODEL = "null pair", "selvage without a model"
+WORKER = "benchmarks.instant_worker"
+LOADS = (
+    *((clients, "16-tokens", 1) for clients in (1, 16, 64, 256)),
+    (16, "64-texts", 64),
+    (16, "20-documents", 20),
+)
+"""Clients, workload, and results of a request."""
+BUSY = LOADS[2]
+
+
+def write_one_layer(folder: Path) -> Path:
+    """Writes MiniLM with its first layer only, and gives its folder."""
+    copytree(minilm_folder(), folder, ignore=lambda *_: ["model.safetensors"])
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
+    weights = load_file(minilm_folder() / "model.safetensors")
+    first = {name: array for name, array in weights.items() if ".layer." not in name or ".layer.0." in name}
+    save_file(first, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+@contextmanager
+def null_pair(results: int) -> Iterator[Server]:
+    """Runs two null servers; the first asks the second. `results`: vectors or scores of a reply."""
+    with null_server(results) as (back, worker), null_server(results, relay=back) as (front, frontend):
+        yield Server(address=front, pids={"worker": [worker], "frontend": [frontend]})
+
+
+@contextmanager
+def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
+    """Starts ours, other checkouts and the null pairs; yields their turns under all loads."""
+    folder = options.folder / "one-layer"
+    model = str(folder if folder.exists() else write_one_layer(folder))
+    worker = {"threads": options.threads}
+    with ExitStack() as cleanup:
+        servers = {
+            name: server_of(cleanup.enter_context(running_stack(model, worker=worker, checkout=path)))
+            for name, path in options.checkouts.items()
+        }
+        instant = server_of(cleanup.enter_context(running_stack("", worker_module=WORKER)))
+        null_pairs = {results: cleanup.enter_context(null_pair(results)) for results in {load[2] for load in LOADS}}
+        cases: dict[str, dict[str, Turn]] = {}
+        for clients, name, results in (BUSY,) if options.quick else LOADS:
+            workload = named()[name]
+            load: dict[str, Any] = {"workload": workload, "clients": clients, "seconds": options.seconds}
+            sides = {**servers, NULL_PAIR: null_pairs[results]}
+            if workload.kind == "dense":
+                sides[NO_MODEL] = instant
+            case = f"{clients} client{'s' * (clients > 1)}, {workload.says}"
+            cases[case] = {side: partial(generated, server, **load) for side, server in sides.items()}
+        yield cases
