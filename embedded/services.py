@@ -16,7 +16,7 @@ from urllib.parse import quote
 import structlog
 
 from frontend_service.api.selvage_v1.servicers import register
-from frontend_service.domain.limits import Limits
+from frontend_service.domain.limits import ExpectedReply, Limits
 from frontend_service.frontend import Frontend
 from frontend_service.services.pipeline import Pipeline, ServedModel
 from frontend_service.tokenizing.tokenizer import read_files
@@ -66,8 +66,8 @@ class Resident:
         self.model("")
         return tuple(sorted(self._served, key=lambda served: served.card.id))
 
-    async def run(self, model: ServedModel, job: Job) -> JobResult:
-        """See `Workers`."""
+    async def run(self, model: ServedModel, job: Job, expected: ExpectedReply) -> JobResult:
+        """See `Workers`. The reply comes from this process, and is not held against what is expected."""
         try:
             return await self._driver.result_of(model.job(job))
         except asyncio.CancelledError:
