@@ -16,7 +16,7 @@ from urllib.parse import quote
 import structlog
 
 from frontend_service.api.selvage_v1.servicers import register
-from frontend_service.domain.limits import Limits
+from frontend_service.domain.limits import ExpectedReply, Limits
 from frontend_service.frontend import Frontend
 from frontend_service.services.pipeline import Pipeline, ServedModel
 from frontend_service.tokenizing.tokenizer import read_files
@@ -66,8 +66,8 @@ class Resident:
         self.model("")
         return tuple(sorted(self._served, key=lambda served: served.card.id))
 
-    async def run(self, model: ServedModel, job: Job) -> JobResult:
-        """See `Workers`."""
+    async def run(self, model: ServedModel, job: Job, expected: ExpectedReply) -> JobResult:
+        """See `Workers`. The reply comes from this process, and is not held against what is expected."""
         try:
             return await self._driver.result_of(model.job(job))
         except asyncio.CancelledError:
@@ -104,38 +104,56 @@ async def running_services(settings: WorkerSettings) -> AsyncIterator[str]:
     finally:
         worker.serving.cancel()
         worker.driver.close()
+        await asyncio.wait([worker.serving])
         await _aside(worker.shut_down)
 
 
 async def _aside(work: Callable[..., T], *arguments: Any) -> T:
-    """Runs what takes long in a thread of its own: the loop has the calls of other clients and engines too."""
-    with ThreadPoolExecutor(1, "selvage-aside") as threads:
-        return await asyncio.get_running_loop().run_in_executor(threads, work, *arguments)
+    """Runs what takes long in a thread of its own: the loop has the calls of other clients and engines too.
+
+    Work goes on in its thread when this is cancelled, and nobody waits for it.
+    """
+    threads = ThreadPoolExecutor(1, "selvage-aside")
+    try:
+        running = asyncio.get_running_loop().run_in_executor(threads, work, *arguments)
+    except RuntimeError:  # the interpreter ends, where no executor takes work any more
+        return work(*arguments)
+    try:
+        return await running
+    finally:
+        threads.shutdown(wait=not running.cancelled())
+
+
+@asynccontextmanager
+async def _threads(count: int, name: str) -> AsyncIterator[ThreadPoolExecutor]:
+    """Threads that have ended after the block."""
+    threads = ThreadPoolExecutor(count, name)
+    try:
+        yield threads
+    finally:
+        await _aside(threads.shutdown)
 
 
 @asynccontextmanager
 async def _frontend(resident: Resident) -> AsyncIterator[str]:
     """Serves the services of a frontend until the block ends; yields their address."""
     thread_count = min(8, os.cpu_count() or 1)
-    with (
-        TemporaryDirectory(prefix="selvage-") as folder,  # for this user alone
-        ThreadPoolExecutor(thread_count, "selvage-text") as texts,
-        ThreadPoolExecutor(2, "selvage-message") as messages,
-    ):
-        path = Path(folder, "frontend")
-        if len(os.fsencode(path)) > MOST_PATH_BYTES:
-            raise RuntimeError(f"{path} is too long for a socket: set TMPDIR to another folder")
-        calls = Calls(timeout=math.inf, bounds=BOUNDS)
-        pipeline = Pipeline(resident, Limits(), texts, messages, reserve=calls.admission.reserve)
-        server = Server(PUBLIC_SERVICES, calls, threads=messages, connection_age=False)
-        register(Frontend(pipeline, calls, thread_count=thread_count), server.grpc)
-        address = f"unix:{quote(str(path))}"
-        server.grpc.add_insecure_port(address)
-        await server.grpc.start()
-        try:
-            yield address
-        finally:
-            await server.stop()
+    async with _threads(thread_count, "selvage-text") as texts, _threads(2, "selvage-message") as messages:
+        with TemporaryDirectory(prefix="selvage-") as folder:  # for this user alone
+            path = Path(folder, "frontend")
+            if len(os.fsencode(path)) > MOST_PATH_BYTES:
+                raise RuntimeError(f"{path} is too long for a socket: set TMPDIR to another folder")
+            calls = Calls(timeout=math.inf, bounds=BOUNDS)
+            pipeline = Pipeline(resident, Limits(), texts, messages, reserve=calls.admission.reserve)
+            server = Server(PUBLIC_SERVICES, calls, threads=messages, connection_age=False)
+            register(Frontend(pipeline, calls, thread_count=thread_count), server.grpc)
+            address = f"unix:{quote(str(path))}"
+            server.grpc.add_insecure_port(address)
+            await server.grpc.start()
+            try:
+                yield address
+            finally:
+                await server.stop()
 
 
 async def _watch(worker: ModelWorker, resident: Resident) -> None:

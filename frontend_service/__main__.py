@@ -65,7 +65,8 @@ async def main(settings: FrontendSettings) -> None:
     tei_servicers.register(frontend, server.grpc)
     http = _http(settings, frontend, keys, tls, page, metrics) if page and metrics else None
     calls.check = fleet.check_terms
-    calls.local = (*servicers.LOCAL, *tei_servicers.LOCAL, *(http.local_routes if http else ()))
+    calls.local_services = (*servicers.LOCAL, *tei_servicers.LOCAL)
+    calls.local_methods = http.local_routes if http else frozenset()
     if metrics:
         metrics.read(calls.admission, fleet)
     gc.collect()

@@ -25,7 +25,7 @@ CURRENT: ContextVar[trace.Span] = ContextVar("span", default=trace.INVALID_SPAN)
 
 
 class OpenTelemetrySpan:
-    """See `shared.server.calls.Span`."""
+    """See `shared.server.calls.CallSpan`."""
 
     def __init__(self, span: trace.Span) -> None:
         self._span = span

@@ -29,7 +29,7 @@ REPLY_MATCH_BYTES = 9
 """Most bytes of a winner and its similarity in a MaxSim reply."""
 TOKEN_MATCH_BYTES = 32
 """Bytes of a winner with both tokens as texts; most have a few letters."""
-NUMBER_BYTES = SCORE_BYTES = 4
+NUMBER_BYTES = 4
 """Bytes of a score, a logit, an id, a weight or a winner."""
 SPARSE_ENTRY_BYTES = 8
 """Bytes of a sparse vector's entry: a vocabulary id and its weight."""
@@ -212,7 +212,7 @@ class Limits:
         self._check_matches(matches)
         rows, columns = request.layout.shape(request.query_count, len(request.documents.lengths))
         remedy = "ask for fewer scores" + (", or leave explain unset" if request.explain else "")
-        self.check_reply(SCORE_BYTES * rows * columns + REPLY_MATCH_BYTES * matches, remedy)
+        self.check_reply(NUMBER_BYTES * rows * columns + REPLY_MATCH_BYTES * matches, remedy)
 
     def _check_matches(self, count: int) -> None:
         """Checks the winners of an explanation: the worker holds all of them, even those that no reply shows."""
@@ -278,28 +278,29 @@ class ExpectedReply(NamedTuple):
     """What the result of one job must be.
 
     `kinds`: the bytes of each kind of chunk. `sequences`: those of the job. `rows`, `entries`: most token rows, and
-    most entries of sparse vectors, of all sequences; 0: none are told. `dense`, `tokens`: the dimensions of dense rows
-    and of token rows, 0 for none. `unit`: whether all rows are of unit length.
+    most entries of sparse vectors, of all sequences; 0: none are told. `limits_entries`: whether the request limits
+    the entries, by `sparse_top_k`. `dense`, `tokens`: the dimensions of dense rows and of token rows, 0 for none.
+    `unit`: whether all rows are of unit length.
     """
 
     kinds: Mapping[int, KindBytes]
     sequences: int = 0
     rows: int = 0
     entries: int = 0
+    limits_entries: bool = False
     dense: int = 0
     tokens: int = 0
     data_type: DataType = DataType.FLOAT32
     unit: bool = False
 
+    @property
+    def known_bytes(self) -> int:
+        """Bytes of the result, without its envelope.
 
-def result_bytes(work: Work, tokens: RaggedTokens, card: ModelCard, ranges: TokenRanges | None = None) -> int:
-    """Bytes that a job's result will have at least, without its envelope. `ranges`: those of the job, if it has any.
-
-    Sparse vectors without `sparse_top_k` count as nothing: nobody knows how long they will be.
-    """
-    expected = expected_reply(work, tokens, card, ranges)
-    entries = expected.entries if isinstance(work, Encode) and work.sparse_top_k else 0
-    return sum([kind.size(expected.rows, entries) for kind in expected.kinds.values()])
+        Sparse vectors that the request does not limit count as nothing: nobody knows how long they will be.
+        """
+        entries = self.entries if self.limits_entries else 0
+        return sum([kind.size(self.rows, entries) for kind in self.kinds.values()])
 
 
 def expected_reply(
@@ -356,6 +357,7 @@ def _expected_vectors(work: Encode, tokens: RaggedTokens, card: ModelCard, dense
         sequences=sequences,
         rows=tokens.total if token_width else 0,
         entries=entries,
+        limits_entries=work.sparse_top_k > 0,
         dense=dense,
         tokens=token_width,
         data_type=data_type,

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from frontend_service.domain.limits import CLASSIFIED_TOKEN_BYTES, FEWER_TEXTS, SCORE_BYTES
+from frontend_service.domain.limits import CLASSIFIED_TOKEN_BYTES, FEWER_TEXTS, NUMBER_BYTES
 from frontend_service.domain.requests import ClassifyRequest, ClassifyTokensRequest
 from frontend_service.services import repeats
 from frontend_service.services.pipeline import Answer, Pipeline, ServedModel, check_task
@@ -60,7 +60,7 @@ class ClassificationService:
         model = pipeline.workers.model(request.model)
         card = model.card
         check_task(card, Task.CLASSIFY)
-        limits.check_reply(SCORE_BYTES * len(request.texts) * len(card.labels), FEWER_TEXTS)
+        limits.check_reply(NUMBER_BYTES * len(request.texts) * len(card.labels), FEWER_TEXTS)
         began = pipeline.clock()
         if request.pairs or card.asks_about_pairs:
             batch, places = await self._tokenize_pairs(model, request)
@@ -90,7 +90,7 @@ class ClassificationService:
         places = distinct.inverse if distinct.has_repeats else None
         sent = await pipeline.sent(batch, places)
         rows = repeats.ragged_rows(np.array(columns.counts, dtype=np.int64), distinct.inverse)
-        token_bytes = SCORE_BYTES * len(card.labels) + CLASSIFIED_TOKEN_BYTES
+        token_bytes = NUMBER_BYTES * len(card.labels) + CLASSIFIED_TOKEN_BYTES
         limits.check_reply(len(rows) * token_bytes, FEWER_TEXTS)
         work = Classify(tokens=True, token_id=token_id)
         answer = await pipeline.run(model, work, batch, terms, began=began, sent=sent)

@@ -10,7 +10,7 @@ from math import inf
 import numpy as np
 
 from frontend_service import postprocess
-from frontend_service.domain.limits import FEWER_WEIGHTS, TEXT_LETTERS
+from frontend_service.domain.limits import FEWER_WEIGHTS, TEXT_LETTERS, expected_reply
 from frontend_service.domain.requests import EmbedRequest, SpanPooling, TokenPooling
 from frontend_service.services import repeats
 from frontend_service.services.pipeline import INLINE_LETTERS, Answer, Pipeline, ServedModel, check_task
@@ -185,7 +185,7 @@ class EmbeddingService:
     ) -> Answer:
         """Sparse vectors of queries, without a worker."""
         pipeline = self._pipeline
-        pipeline.reserve(model, work, sent)
+        pipeline.reserve(sent, expected_reply(work, sent.tokens, model.card))
         left, look_up = pipeline.clock(), partial(table.look_up, batch.tokens, work.sparse_top_k)
         sparse = look_up() if batch.tokens.total <= INLINE_TOKENS else await pipeline.in_thread(look_up)
         result = JobResult(sparse=sparse, compute=pipeline.clock() - left)

@@ -21,7 +21,7 @@ import numpy as np
 import structlog
 
 from frontend_service import postprocess
-from frontend_service.domain.limits import Limits, result_bytes
+from frontend_service.domain.limits import ExpectedReply, Limits, expected_reply
 from frontend_service.domain.requests import PromptChoice, Truncation
 from frontend_service.services.repeats import Distinct, Places, take_sequences
 from frontend_service.tokenizing.tokenizer import ModelTexts, ModelTokenizer
@@ -106,8 +106,8 @@ class Workers(Protocol):
     def models(self) -> tuple[ServedModel, ...]:
         """All models that are served, sorted by name. Raises WorkerUnavailable where there is none."""
 
-    async def run(self, model: ServedModel, job: Job) -> JobResult:
-        """Has a worker with this model compute a job. Cancelling it cancels the job.
+    async def run(self, model: ServedModel, job: Job, expected: ExpectedReply) -> JobResult:
+        """Has a worker with this model compute a job, whose reply must be as `expected`. Cancelling it cancels the job.
 
         Raises the job's own error, WorkerUnavailable, Overloaded or DeadlineExceeded.
         """
@@ -299,7 +299,11 @@ class Pipeline:
         WorkerUnavailable, DeadlineExceeded, and the job's own error.
         """
         texts = sent or batch
-        self.reserve(model, sent_work or work, texts)
+        expected = expected_reply(work, batch.tokens, model.card, batch.ranges)
+        whole = expected
+        if texts is not batch:
+            whole = expected_reply(sent_work or work, texts.tokens, model.card, texts.ranges)
+        self.reserve(texts, whole)
         job = Job(
             id=next(self._ids),
             work=work,
@@ -315,7 +319,7 @@ class Pipeline:
             traceparent=terms.traceparent,
         )
         left = self.clock()
-        result = await self.workers.run(model, job)
+        result = await self.workers.run(model, job, expected)
         return self.answer(model, result, texts, began=began, left=left)
 
     async def distinct(self, keys: Sequence[Hashable], letters: int) -> Distinct:
@@ -340,14 +344,14 @@ class Pipeline:
             return answer
         return answer.with_result(await self.in_thread(partial(take_sequences, answer.result, places, self.limits)))
 
-    def reserve(self, model: ServedModel, work: Work, texts: TokenizedBatch) -> None:
-        """Counts a result's bytes before it is there. Raises LimitExceeded, and Overloaded where there is no room."""
+    def reserve(self, texts: TokenizedBatch, expected: ExpectedReply) -> None:
+        """Counts the bytes of the result for these texts before it is there. Raises LimitExceeded for too many tokens,
+        and Overloaded where there is no room."""
         self.limits.check_tokens(texts.tokens.total)
-        if self._reserve is not None:
-            self._reserve(result_bytes(work, texts.tokens, model.card, texts.ranges))
+        self.reserve_bytes(expected.known_bytes)
 
     def reserve_bytes(self, size: int) -> None:
-        """Counts the bytes of a reply that no worker makes. Raises Overloaded where there is no room."""
+        """Counts the bytes of a reply before it is written. Raises Overloaded where there is no room."""
         if self._reserve is not None:
             self._reserve(size)
 

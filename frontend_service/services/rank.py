@@ -8,7 +8,7 @@ from math import ceil
 import numpy as np
 
 from frontend_service import postprocess
-from frontend_service.domain.limits import SCORE_BYTES, TOKEN_MATCH_BYTES, largest_bytes
+from frontend_service.domain.limits import NUMBER_BYTES, TOKEN_MATCH_BYTES, largest_bytes
 from frontend_service.domain.requests import MaxSimRequest, PromptChoice, RerankRequest, ScoreRequest, Truncation
 from frontend_service.postprocess import MatchedToken
 from frontend_service.services.pipeline import Answer, Pipeline, ServedModel, check_task
@@ -161,7 +161,7 @@ class RankingService:
         method = scoring_method(request, model.card)
         rows, columns = request.layout.shape(len(request.queries), len(request.documents))
         self._limits.check_scores(rows, columns)
-        self._limits.check_reply(SCORE_BYTES * rows * columns, "ask for fewer scores")
+        self._limits.check_reply(NUMBER_BYTES * rows * columns, "ask for fewer scores")
         if method is ScoringMethod.LISTWISE:
             return await self._score_blocks(model, request, terms)
         if method is ScoringMethod.CROSS_ENCODER:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import structlog
 
-from frontend_service.domain.limits import ExpectedReply, expected_reply
+from frontend_service.domain.limits import ExpectedReply
 from frontend_service.services.pipeline import ServedModel
 from frontend_service.workers.link import WorkerLink
 from frontend_service.workers.transport import WorkerTransport, addresses_of, name_in
@@ -154,13 +154,13 @@ class Fleet:
             raise WorkerUnavailable(f"the worker is not ready: {self._why()}", retry_after=1.0)
         return tuple(self._served[name] for name in sorted(self._served))
 
-    async def run(self, model: ServedModel, job: Job) -> JobResult:
+    async def run(self, model: ServedModel, job: Job, expected: ExpectedReply) -> JobResult:
         """See `Workers`. The job goes to the worker that would end it first, then to others if that gives it back.
 
         If a worker that is suspected fails the job, one other is asked. If that answers, the first is set aside; else
         the job is at fault, and the first error is its own.
         """
-        job, expected = model.job(job), expected_reply(job.work, job.tokens, model.card, job.ranges)
+        job = model.job(job)
         refusing, suspects = set[WorkerLink](), set[WorkerLink]()
         failure: SelvageError | None = None
         deadline = None if job.remaining is None else Deadline.after(job.remaining)

@@ -40,7 +40,8 @@ class CallSpan(Protocol):
 class Calls:
     """All calls of one process.
 
-    `local`: beginnings of the methods that need no worker, which `check` lets pass.
+    `check` lets methods pass that need no worker: those of the services that `local_services` names, as
+    `/selvage.v1.ModelService/`, and those that `local_methods` names, as `POST /tokenize`.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Calls:
         """
         self._timeout, self._begin_span = timeout, begin_span
         self.admission = Admission(bounds)
-        self.check, self.local = check, tuple[str, ...]()
+        self.check, self.local_services, self.local_methods = check, tuple[str, ...](), frozenset[str]()
         self._identify, self._accepts = identify, accepts
         self._refuses = False
         self._running = 0
@@ -161,7 +162,9 @@ class Calls:
         bind_ids(caller.request_id, trace_id_of(traceparent))
         try:
             self._check_refuses()
-            if self.check is not None and not caller.method.startswith(self.local):
+            method = caller.method
+            needs_worker = method not in self.local_methods and not method.startswith(self.local_services)
+            if self.check is not None and needs_worker:
                 self.check(self.terms(caller))
             with self._counted(), self._within(caller.quota, "requests in progress"), self.admission.request():
                 yield

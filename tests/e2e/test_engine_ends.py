@@ -15,11 +15,14 @@ from typing import Any
 import pytest
 
 from embedded import services
+from embedded.options import settings_of
+from frontend_service.services import pipeline
 from gpu_worker.schedule.driver import DeviceLost, Driver
 from gpu_worker.schedule.scheduler import Scheduler
 from harness.environment import python_path
 from selvage import Engine, errors
 from shared.jobs import Job, JobResult
+from shared.server.grpc_server import Server
 from support.random_models import random_model
 
 pytestmark = pytest.mark.usefixtures("logs_as_they_were")
@@ -152,6 +155,91 @@ def test_a_bug_while_it_starts_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         Engine(random_model("tiny-bert"))
     while thread_count() > before:
         time.sleep(0.001)
+
+
+def test_a_start_that_is_broken_off_leaves_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All clients and engines share it; what is under way in a thread ends there."""
+    reading, others_ran, waited = threading.Event(), threading.Event(), list[bool]()
+
+    def read(*_: Any) -> None:
+        reading.set()
+        waited.append(others_ran.wait(10))
+
+    monkeypatch.setattr(services, "read_files", read)
+    before = thread_count()
+
+    async def break_off() -> None:
+        running = services.running_services(settings_of(random_model("tiny-bert"), {}))
+        starting = asyncio.create_task(running.__aenter__())
+        await asyncio.to_thread(reading.wait)
+        starting.cancel()
+        await asyncio.wait([starting])
+        assert starting.cancelled()
+        others_ran.set()
+
+    asyncio.run(break_off())
+    while thread_count() > before:
+        time.sleep(0.001)
+    assert waited == [True]
+
+
+def test_closing_leaves_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While texts are still read in a thread."""
+    before = thread_count()
+    reading, others_ran, waited, stop = threading.Event(), threading.Event(), list[bool](), Server.stop
+
+    def read(_: Any) -> None:
+        reading.set()
+        waited.append(others_ran.wait(10))
+
+    async def stopped(self: Server) -> None:
+        await stop(self)
+        asyncio.get_running_loop().call_soon(others_ran.set)
+
+    with Engine(random_model("tiny-bert")) as engine, ThreadPoolExecutor(1) as threads:
+        monkeypatch.setattr(pipeline, "_next_chunk", read)
+        monkeypatch.setattr(Server, "stop", stopped)
+        asking = threads.submit(engine.embed, ["w1 " * 4000], truncate=True)
+        reading.wait()
+        engine.close()
+        with pytest.raises(errors.Cancelled):
+            asking.result()
+    assert waited == [True]
+    assert thread_count() <= before
+
+
+AT_EXIT = """
+import atexit, sys
+from gpu_worker.worker import ModelWorker
+from selvage import Engine
+shut_down = ModelWorker.shut_down
+
+def told(self):
+    assert self.serving.done()
+    shut_down(self)
+    print("shut down", flush=True)
+
+ModelWorker.shut_down = told
+engine = Engine(sys.argv[1])
+engine.embed("w1 " * 4000, truncate=True)
+if sys.argv[2:]:
+    atexit.register(engine.close)
+"""
+
+
+@pytest.mark.parametrize("arguments", [[], ["closes"]])
+async def test_the_end_of_the_interpreter_ends_it(tmp_path: Path, arguments: list[str]) -> None:
+    """Whether or not somebody closes it then: its threads and its folder go, and nothing is complained of."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", AT_EXIT, random_model("tiny-bert"), *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": python_path(), "TMPDIR": str(tmp_path)},
+        cwd=tmp_path,
+    )
+    output, complaints = await process.communicate()
+    assert (process.returncode, output, complaints) == (0, b"shut down\n", b"")
+    assert not os.listdir(tmp_path)
 
 
 FORKED = """

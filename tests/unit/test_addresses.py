@@ -37,7 +37,7 @@ async def grpc_server(address: str) -> None:
 
 async def http_server(address: str) -> None:
     """Starts the HTTP server of a frontend."""
-    app: Any = SimpleNamespace(local_routes=())
+    app: Any = SimpleNamespace(local_routes=frozenset())
     await HttpServer(app, None, 1.0).start(address)
 
 

@@ -1,12 +1,14 @@
 """What holds for every call, whatever door it came through."""
 
 import asyncio
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from shared.caller import Caller
-from shared.errors import DeadlineExceeded, Internal
+from shared.errors import DeadlineExceeded, Internal, WorkerUnavailable
 from shared.server.calls import SLACK, Calls
 
 CALLER = Caller(method="Embed", request_id="id")
@@ -54,6 +56,30 @@ async def test_without_a_timeout_calls_take_as_long_as_they_take() -> None:
         return "done"
 
     assert await Calls(timeout=None).answer(caller, work) == "done"
+
+
+@pytest.mark.parametrize(
+    ("method", "passes"),
+    [
+        ("/selvage.v1.ModelService/Tokenize", True),
+        ("POST /tokenize", True),
+        ("POST /tokenize/more", False),
+        ("/selvage.v1.EmbeddingService/Embed", False),
+    ],
+)
+async def test_what_needs_no_worker_is_not_refused_for_want_of_one(method: str, passes: bool) -> None:
+    """Whole services of gRPC, and single routes of HTTP."""
+
+    def refuse(_: Any) -> None:
+        raise WorkerUnavailable("no worker")
+
+    async def work() -> str:
+        return "done"
+
+    calls = Calls(timeout=60, check=refuse)
+    calls.local_services, calls.local_methods = ("/selvage.v1.ModelService/",), frozenset({"POST /tokenize"})
+    with nullcontext() if passes else pytest.raises(WorkerUnavailable):
+        assert await calls.answer(Caller(method=method, request_id=""), work) == "done"
 
 
 async def test_a_cancelled_call_is_counted_and_logged_as_such() -> None:

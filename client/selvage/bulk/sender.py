@@ -40,6 +40,9 @@ FIRST_SECONDS, CARD_SECONDS = 2.0, 10.0
 CLOSE_SECONDS = 5.0
 """Longest wait for calls in progress to end when a sender is closed."""
 PASSING = (Unavailable, DeadlineExceeded, Overloaded, Cancelled)
+UNEXPLAINED, MOST_UNEXPLAINED = ("INTERNAL", "UNKNOWN"), 5
+"""Statuses of `Unavailable` that may come of a broken connection or of the message itself; and how often a message is
+sent that fails with them."""
 SOME_TEXT_AT_FAULT = (InputTooLarge, ResultTooLarge, LimitExceeded, Overloaded)
 """Errors of a message that one or all of its texts cause, and that do not say which."""
 
@@ -108,10 +111,13 @@ class Work:
         return vector_table([embeddings for _, embeddings in self._replies], order)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Message:
+    """Some rows of a work. `unexplained`: how often they failed with one of these statuses."""
+
     work: Work
     rows: Sequence[int]
+    unexplained: int = 0
 
 
 class Sender:
@@ -208,14 +214,19 @@ class Sender:
         try:
             if checks:
                 self._check_model(target)
+                checks = False
             texts = [message.work.texts[row] for row in message.rows]
             embeddings = target.client.embed(texts, timeout=BATCH_SECONDS, **self._options)
         except SelvageError as error:
             with self._lock:
                 target.under_way -= 1
-                if checks:
+                if checks:  # the card was refused, not the message
                     target.checking = False
-                if isinstance(error, PASSING) and not (isinstance(error, Overloaded) and error.retry_after is None):
+                elif isinstance(error, Unavailable) and error.code.name in UNEXPLAINED:
+                    message.unexplained += 1
+                told_no_time = isinstance(error, Overloaded) and error.retry_after is None
+                passes = isinstance(error, PASSING) and not told_no_time
+                if passes and message.unexplained < MOST_UNEXPLAINED:
                     self._give_back(target, message, error)
                 else:
                     self._refuse_text(target, message, error)

@@ -82,7 +82,7 @@ class App:
         """
         self.frontend, self.observe_call, self.loopback = frontend, observe_call, loopback
         self.routes = tuple(routes)
-        self.local_routes = tuple(route.name for route in self.routes if not route.needs_worker)
+        self.local_routes = frozenset(route.name for route in self.routes if not route.needs_worker)
         paths: dict[str, dict[str, Route]] = {}
         for route in self.routes:
             paths.setdefault(route.path, {})[route.method] = route

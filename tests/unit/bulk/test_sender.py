@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
+import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -190,6 +191,34 @@ def test_silence_is_borne_so_long(made: Made) -> None:
     client.script = lambda *_: away([], 0)
     with pytest.raises(Failed, match=r"^no target has answered for 0.2 s \(patience\); the last one says: refused$"):
         embedded(made(client, patience=0.2), TEXTS)
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN])
+def test_a_message_that_fails_at_each_try_ends_the_work(made: Made, code: grpc.StatusCode) -> None:
+    """By statuses that a broken connection has too, and though others are answered: after five of its own failures."""
+    texts, tries, cards = ["broken", *TEXTS], list[str](), list[str]()
+    client, broken = FakeClient(), errors.Unavailable("the stream ended", code=code, retry_after=0.0)
+    card = client.model
+
+    def model(*, timeout: float) -> Any:
+        cards.append("asked")
+        if len(cards) < 8:  # of a target that has not come up, which is no fault of the message
+            raise broken
+        return card(timeout=timeout)
+
+    def fail(sent: list[str], most: int) -> None:
+        if "broken" in sent and len(tries) < most:
+            tries.append("failed")
+            raise broken
+
+    client.model = model  # type: ignore[method-assign]
+    client.script = lambda sent, _: fail(sent, 4)
+    check(embedded(made(client), texts), texts)
+    tries.clear()
+    client.script = lambda sent, _: fail(sent, 1000)
+    with pytest.raises(Failed, match=r"^fake:1 refuses this: the stream ended$"):
+        embedded(made(client, patience=2.0), texts)
+    assert len(tries) == 5
 
 
 def test_idle_time_is_no_silence(made: Made) -> None:

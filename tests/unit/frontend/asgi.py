@@ -12,7 +12,7 @@ from fakes import FakeWorker, card
 
 from frontend_service.api.http.app import ABORT, App
 from frontend_service.api.http.pages import all_routes
-from frontend_service.domain.limits import Limits
+from frontend_service.domain.limits import ExpectedReply, Limits
 from frontend_service.frontend import Frontend
 from frontend_service.services.pipeline import Pipeline, ServedModel
 from shared.jobs import Encode, Job, JobResult, Rows, SparseRows
@@ -35,7 +35,7 @@ class Worker(FakeWorker):
         self.go_on.set()
         self.cancelled = 0
 
-    async def run(self, model: ServedModel, job: Job) -> JobResult:
+    async def run(self, model: ServedModel, job: Job, expected: ExpectedReply) -> JobResult:
         self.reached.set()
         try:
             await self.go_on.wait()
@@ -45,7 +45,7 @@ class Worker(FakeWorker):
         if self.fails is not None:
             raise self.fails
         if not isinstance(job.work, Encode):
-            return await super().run(model, job)
+            return await super().run(model, job, expected)
         self.jobs.append(job)
         rows = np.repeat(np.array(job.tokens.lengths, dtype="<f4") + np.float32(0.1), 8)
         ones, outputs = np.ones((job.tokens.total, 8), dtype="<f4"), job.work.outputs
@@ -61,8 +61,8 @@ class Worker(FakeWorker):
 class Wide(Worker):
     """Vectors of half a megabyte each."""
 
-    async def run(self, model: ServedModel, job: Job) -> JobResult:
-        await super().run(model, job)
+    async def run(self, model: ServedModel, job: Job, expected: ExpectedReply) -> JobResult:
+        await super().run(model, job, expected)
         rows = np.arange(len(job.tokens.lengths) * 128 * 1024, dtype="<f4")
         return JobResult(dense=Rows(dimensions=128 * 1024, data=rows.tobytes()))
 

@@ -10,6 +10,7 @@ import fakes
 import grpc
 import pytest
 
+from frontend_service.domain.limits import expected_reply
 from frontend_service.workers import fleet as fleet_module
 from frontend_service.workers.fleet import Fleet
 from frontend_service.workers.job_stream import JobStream
@@ -135,7 +136,8 @@ class World:
             await asyncio.sleep(0.02)
 
     async def run(self, job: Job = JOB, name: str = "") -> JobResult:
-        return await self.fleet.run(self.fleet.model(name), job)
+        model = self.fleet.model(name)
+        return await self.fleet.run(model, job, expected_reply(job.work, job.tokens, model.card))
 
     async def __aenter__(self) -> "World":
         self.patch.setattr(fleet_module, "REFRESH_SECONDS", 0.02)

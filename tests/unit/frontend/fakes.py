@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
-from frontend_service.domain.limits import Limits
+from frontend_service.domain.limits import ExpectedReply, Limits
 from frontend_service.services.pipeline import Pipeline, ServedModel, Workers
 from frontend_service.tokenizing.tokenizer import ModelTexts, ModelTokenizer
 from shared.card import ModelCard
@@ -88,7 +88,7 @@ class FakeWorker:
             raise WorkerUnavailable("no worker")
         return (self.served,)
 
-    async def run(self, model: ServedModel, job: Job) -> JobResult:
+    async def run(self, model: ServedModel, job: Job, expected: ExpectedReply) -> JobResult:
         import numpy as np
 
         self.jobs.append(job)

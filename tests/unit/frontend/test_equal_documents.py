@@ -10,6 +10,7 @@ import pytest
 from fakes import FakeWorker, card, pipeline_of
 
 from frontend_service.api.selvage_v1 import codec
+from frontend_service.domain.limits import ExpectedReply
 from frontend_service.domain.requests import Truncation
 from frontend_service.services.pipeline import ServedModel
 from frontend_service.services.rank import RankingService
@@ -37,7 +38,7 @@ EQUAL = list(range(1, 60, 3))
 class Drifting(FakeWorker):
     """Scores tell what is compared; their last bits hang on the place in the job, as products in other blocks do."""
 
-    async def run(self, model: ServedModel, job: Job) -> JobResult:
+    async def run(self, model: ServedModel, job: Job, expected: ExpectedReply) -> JobResult:
         self.jobs.append(job)
         ends = job.tokens.offsets
         texts = [job.tokens.ids[4 * start : 4 * stop] for start, stop in pairwise(ends)]
@@ -59,7 +60,7 @@ def numbers(result: JobResult) -> np.ndarray:
 
 async def asked_for_each(worker: Drifting, work: Any, some: TokenizedBatch) -> np.ndarray:
     """What the worker says where it is asked about every input, repeated or not."""
-    return numbers(await worker.run(worker.served, Job(id=1, work=work, tokens=some.tokens)))
+    return numbers(await worker.run(worker.served, Job(id=1, work=work, tokens=some.tokens), ExpectedReply({})))
 
 
 def whole_request(worker: Drifting, queries: Sequence[str], method: ScoringMethod) -> TokenizedBatch:

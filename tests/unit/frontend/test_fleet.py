@@ -11,6 +11,7 @@ import pytest
 from fake_workers import JOB, FakeWorker, World, streams
 from structlog.testing import capture_logs
 
+from frontend_service.domain.limits import ExpectedReply
 from frontend_service.workers import link
 from frontend_service.workers.fleet import WorkerChoice
 from shared.caller import RequestTerms
@@ -52,7 +53,7 @@ async def test_another_model_waits_for_the_last_worker_of_the_first() -> None:
         await first.server.stop(0)
         await world.until_scores(b"2222")
         with pytest.raises(WorkerUnavailable, match="no worker with this model"):
-            await world.fleet.run(old, JOB)
+            await world.fleet.run(old, JOB, ExpectedReply({}))
         await second.server.stop(0)
 
 

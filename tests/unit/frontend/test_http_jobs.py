@@ -11,6 +11,7 @@ from asgi import HttpApi, Worker, api_of
 from fakes import WORDS, words_of
 from http_fields.field import CLASSIFIER, CROSS_ENCODER, LONG
 
+from frontend_service.domain.limits import ExpectedReply
 from frontend_service.services.pipeline import ServedModel
 from shared.errors import UnknownModel
 from shared.jobs import Job, JobResult
@@ -290,8 +291,8 @@ async def test_the_name_of_a_reply() -> None:
 class Certain(Worker):
     """Logits of 20, 60, 60 and 40, of which a sigmoid in float32 makes 1."""
 
-    async def run(self, model: ServedModel, job: Job) -> JobResult:
-        result = await super().run(model, job)
+    async def run(self, model: ServedModel, job: Job, expected: ExpectedReply) -> JobResult:
+        result = await super().run(model, job, expected)
         return replace(result, scores=(20 * np.frombuffer(result.scores, dtype="<f4")).tobytes())
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from frontend_service.api.selvage_v1 import codec
-from frontend_service.domain.limits import Limits
+from frontend_service.domain.limits import ExpectedReply, Limits
 from frontend_service.domain.requests import Truncation
 from frontend_service.services.pipeline import ServedModel
 from frontend_service.services.rank import RankingService
@@ -95,8 +95,8 @@ def test_the_token_that_ends_a_text_may_expand_it() -> None:
 class Explaining(fakes.FakeWorker):
     """Its second document has no winner; each token of the others is won by its neighbour."""
 
-    async def run(self, model: ServedModel, job: Job) -> JobResult:
-        result = await super().run(model, job)
+    async def run(self, model: ServedModel, job: Job, expected: ExpectedReply) -> JobResult:
+        result = await super().run(model, job, expected)
         query = job.tokens.lengths[0]
         winners = np.array([np.arange(query) % 3, np.full(query, -1), np.ones(query)], dtype="<i4")
         similarities = np.where(winners >= 0, 0.5, 0.0).astype("<f4")

@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Tokenizer, decoders
 
 from frontend_service import postprocess
 from frontend_service.api.selvage_v1 import codec
-from frontend_service.domain.limits import ENVELOPE_BYTES, Limits, expected_reply
+from frontend_service.domain.limits import ENVELOPE_BYTES, ExpectedReply, Limits, expected_reply
 from frontend_service.domain.requests import ScoreRequest, Truncation
 from frontend_service.services.pipeline import Answer, ServedModel
 from frontend_service.services.rank import RankingService, Reranked
@@ -87,10 +87,9 @@ class Blocks(FakeWorker):
         self.served = replace(self.served, texts=ModelTexts(tokenizer=reader))
         self.rows: list[np.ndarray] = []
 
-    async def run(self, model: ServedModel, job: Job) -> JobResult:
+    async def run(self, model: ServedModel, job: Job, expected: ExpectedReply) -> JobResult:
         self.jobs.append(job)
         assert job.ranges is not None
-        expected_reply(job.work, job.tokens, model.card, job.ranges)
         self.rows = [
             np.random.default_rng(list(sequence.encode())).standard_normal((count, 8), dtype="<f4")
             for sequence, count in zip(self.blocks, job.ranges.counts, strict=True)

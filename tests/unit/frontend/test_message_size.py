@@ -9,19 +9,20 @@ from fakes import FakeWorker, card
 from frontend_service.api.selvage_v1.servicers import EmbeddingServicer, ModelServicer
 from frontend_service.domain.limits import (
     LINK_MATCH_BYTES,
-    SCORE_BYTES,
+    NUMBER_BYTES,
     SHOWN_TOKEN_BYTES,
     SPARSE_ENTRY_BYTES,
+    ExpectedReply,
     Limits,
-    result_bytes,
+    expected_reply,
     utf8_bytes,
 )
 from frontend_service.frontend import Frontend
-from frontend_service.services.pipeline import Pipeline
+from frontend_service.services.pipeline import Pipeline, ServedModel
 from selvage.v1.embedding_pb2 import EmbedRequest, TokenIds
 from selvage.v1.model_pb2 import DetokenizeRequest, TokenizeRequest
 from shared.caller import Caller
-from shared.jobs import NO_TOKENS, Encode, MaxSim, RaggedTokens
+from shared.jobs import NO_TOKENS, Encode, Job, JobResult, MaxSim, RaggedTokens
 from shared.server.calls import Calls
 from shared.server.interceptor import CALLER
 from shared.vectors import DataType, Layout, MultiVectors, OutputKind
@@ -86,13 +87,32 @@ async def test_replies_that_no_worker_makes_count_before_they_are_written(monkey
     assert (offloads.reserved, offloads.sizes[1:]) == ([size], [size])
 
 
+async def test_a_result_is_reserved_as_it_was_asked_for_and_expected_as_it_is_computed() -> None:
+    """Equal texts are computed once, and answered as often as they were sent."""
+
+    class Noting(FakeWorker):
+        async def run(self, model: ServedModel, job: Job, expected: ExpectedReply) -> JobResult:
+            expectations.append(expected)
+            return await super().run(model, job, expected)
+
+    expectations, reserved = list[ExpectedReply](), list[int]()
+    threads = ThreadPoolExecutor(1)
+    pipeline = Pipeline(Noting(card()), Limits(), threads, threads, reserve=reserved.append)
+    frontend, row = Frontend(pipeline, Calls(timeout=60)), DataType.FLOAT32.row_bytes(8)
+    CALLER.set(Caller(method="Embed", request_id="id"))
+    with frontend.calls.admission.request():
+        await EmbeddingServicer(frontend).Embed(EmbedRequest(texts=["a", "b", "a"]), None)
+    assert reserved == [3 * row]
+    assert [expected.known_bytes for expected in expectations] == [2 * row]
+
+
 @pytest.mark.parametrize("top_k", [1_000, 2_000_000_000])
 def test_a_sparse_vector_has_no_more_weights_than_the_vocabulary(top_k: int) -> None:
     """Or one request would reserve gigabytes, and others would be refused until it is answered."""
     sparse = frozenset({OutputKind.SPARSE})
     work = Encode(outputs=sparse, normalize=True, normalize_tokens=True, sparse_top_k=top_k)
     tokens = RaggedTokens.of([[1, 2], [3]])
-    assert result_bytes(work, tokens, card(vocabulary_size=100)) == 2 * 100 * SPARSE_ENTRY_BYTES
+    assert expected_reply(work, tokens, card(vocabulary_size=100)).known_bytes == 2 * 100 * SPARSE_ENTRY_BYTES
 
 
 def rows(*lengths: int) -> MultiVectors:
@@ -122,4 +142,4 @@ def test_an_explained_maxsim_has_a_winner_for_each_score_and_query_row(
         mean=False,
         explain=True,
     )
-    assert result_bytes(work, NO_TOKENS, card()) == scores * SCORE_BYTES + winners * LINK_MATCH_BYTES
+    assert expected_reply(work, NO_TOKENS, card()).known_bytes == scores * NUMBER_BYTES + winners * LINK_MATCH_BYTES

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from frontend_service.api.selvage_v1 import embed_rpcs
 from frontend_service.api.selvage_v1.codec import detokenize_request_from_pb
+from frontend_service.domain.limits import ExpectedReply
 from frontend_service.domain.requests import PromptChoice, TokenizeRequest
 from frontend_service.services.embed import EmbeddingService
 from frontend_service.services.models import ModelService
@@ -72,7 +73,7 @@ class SparseWorker(FakeWorker):
         super().__init__(card(**sparse_card(**changes)))
         self.served = replace(self.served, texts=read_files(FILES, self.served.card))
 
-    async def run(self, model: Any, job: Job) -> JobResult:
+    async def run(self, model: Any, job: Job, expected: ExpectedReply) -> JobResult:
         self.jobs.append(job)
         count = len(job.tokens)
         values = np.full(count, 7, dtype="<f4").tobytes()

@@ -9,6 +9,7 @@ import pytest
 from fakes import FakeWorker, card, pipeline_of
 
 from frontend_service.api.selvage_v1.servicers import ClassificationServicer, EmbeddingServicer, RankingServicer
+from frontend_service.domain.limits import ExpectedReply
 from frontend_service.frontend import Frontend
 from frontend_service.services.pipeline import Pipeline, ServedModel
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
@@ -46,8 +47,8 @@ class SlowWorker(FakeWorker):
     clock: Clock
     seconds = (1.0, 4.0)
 
-    async def run(self, model: ServedModel, job: Job) -> JobResult:
-        result = await super().run(model, job)
+    async def run(self, model: ServedModel, job: Job, expected: ExpectedReply) -> JobResult:
+        result = await super().run(model, job, expected)
         self.clock.now += 16
         tokens = Rows(dimensions=8, data=np.ones((job.tokens.total, 8), dtype="<f4").tobytes())
         queue, compute = self.seconds

@@ -9,7 +9,7 @@ from fakes import FakeWorker, card, pipeline_of
 
 from frontend_service import postprocess
 from frontend_service.api.selvage_v1 import embed_rpcs
-from frontend_service.domain.limits import Limits
+from frontend_service.domain.limits import ExpectedReply, Limits
 from frontend_service.domain.requests import EmbedRequest, TokenPooling
 from frontend_service.postprocess import pool
 from frontend_service.services.embed import EmbeddingService
@@ -28,8 +28,8 @@ QUERY = 1
 class RowsWorker(FakeWorker):
     """Answers with random unit rows of eight dimensions: one a text, and one a token."""
 
-    async def run(self, model: ServedModel, job: Job) -> JobResult:
-        await super().run(model, job)
+    async def run(self, model: ServedModel, job: Job, expected: ExpectedReply) -> JobResult:
+        await super().run(model, job, expected)
         generator = np.random.default_rng(len(job.tokens))
         drawn = [generator.standard_normal((count, 8)) for count in (len(job.tokens), job.tokens.total)]
         self.dense, self.rows = ((rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype("<f4") for rows in drawn)
