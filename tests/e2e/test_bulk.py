@@ -119,7 +119,7 @@ async def test_a_service_that_is_killed_loses_nothing(killed: str, source: str, 
     async with stack(random_model("tiny-bert"), frontends=2) as pair:
         folder = tmp_path / "o"
         targets = [flag for each in pair.frontends for flag in ("--target", each.address)]
-        process = await command(source, folder, *targets)
+        process = await command(source, folder, *targets, "--batch-size", "4")  # so that it is not done before the kill
         await finished(folder, 3)
         member = pair.worker if killed == "worker" else pair.frontends[0]
         await member.kill()
