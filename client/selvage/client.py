@@ -212,7 +212,7 @@ class Client(Blocking):
         - `tls`: True, or `TLS` with certificates of your own.
         - `timeout`: seconds for a call with all its parts and retries, by default 60; `math.inf`: as long as it takes.
         - `retries`: how often a part is sent again where the service is overloaded or unavailable, by default 5.
-          Overload does not count while other parts of the call are under way.
+          Overload does not count where other parts of the call are under way, or were answered meanwhile.
         - `in_flight`: how many parts of a large input are sent at a time, by default 4; not of `embed_stream`.
         - `fairness_key`: your name to the service, which serves keys evenly.
         - `priority`: "interactive", "default" or "bulk", by default the service's.

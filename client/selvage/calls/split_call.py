@@ -37,12 +37,17 @@ PART = "part_of_list"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """A request to send now. `seconds`: its deadline, None for none. `failures`: how often its part failed before."""
+    """A request to send now.
+
+    `seconds`: its deadline, None for none. `failures`: how often its part failed before. `replies`: how many replies of
+    its stream or call had come when it was sent.
+    """
 
     part: InputPart
     message: Any
     seconds: float | None
     failures: int
+    replies: int
 
 
 def pause_after(failures: int) -> float:
@@ -73,12 +78,14 @@ class RetryPolicy:
 class Pace:
     """What the operations of one stream know of each other.
 
-    `in_progress`: how many requests are under way. `resume`: the time before which nothing is sent: a service that is
-    overloaded refuses other parts too. `most`: how many requests the service takes at a time, as far as is known: as
-    many as were under way when it refused one as overload, and one more for as many replies.
+    `in_progress`: how many requests are under way. `replies`: how many were answered. `resume`: the time before which
+    nothing is sent: a service that is overloaded refuses other parts too. `most`: how many requests the service takes
+    at a time, as far as is known: as many as were under way when it refused one as overload, and one more for as many
+    replies.
     """
 
     in_progress: int = 0
+    replies: int = 0
     resume: float = -math.inf
     most: float = math.inf
 
@@ -132,7 +139,7 @@ class SplitCall:
         part, failures = following
         message = self._operation.message(part)
         seconds = None if math.isinf(remaining) else remaining
-        return Attempt(part=part, message=message, seconds=seconds, failures=failures)
+        return Attempt(part=part, message=message, seconds=seconds, failures=failures, replies=self._pace.replies)
 
     def wait_seconds(self) -> float | None:
         """Seconds until `next_attempt` may have a request, after it had none.
@@ -144,6 +151,7 @@ class SplitCall:
     def record_reply(self, attempt: Attempt, reply: Any) -> None:
         """Stores the reply to an attempt."""
         self.record_end()
+        self._pace.replies += 1
         self._pace.most += 1 / self._pace.most
         self._operation.add_reply(attempt.part, reply)
         self._show_progress(attempt.part.size)
@@ -152,7 +160,8 @@ class SplitCall:
         """Plans another attempt, two halves of the part, or all in one. Raises the error where none would help.
 
         Nothing at all is sent until the wait after a refusal is over. A part that is refused as overload beside others
-        of this call, or stream, may want the room that these have, however long they take: that counts as no failure.
+        of this call, or stream, may want the room that these have, however long they take: that counts as no failure
+        where one of them is under way, or was answered since this part was sent.
         """
         self.record_end()
         whole = attempt.part.indivisible or attempt.part.whole_columns
@@ -169,7 +178,8 @@ class SplitCall:
         error = error.shifted(self._operation.offsets(attempt.part))
         if isinstance(error, Overloaded):
             self._pace.most = max(1.0, self._pace.in_progress)
-        failures = attempt.failures + (not self._pace.in_progress or not isinstance(error, Overloaded))
+        beside_others = bool(self._pace.in_progress) or self._pace.replies > attempt.replies
+        failures = attempt.failures + (not (beside_others and isinstance(error, Overloaded)))
         wait = self._retries.wait(error, failures)
         if wait is None or self._clock() + wait >= self._deadline:
             raise error
