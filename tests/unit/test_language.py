@@ -27,9 +27,10 @@ LEAST_WORDS = 3
 
 
 def python_files(*folders: str) -> list[Path]:
-    """Python files below the folders, without generated code."""
+    """Python files below the folders, without generated code, and without the copies that pip builds of the client."""
     paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
-    return [path for path in paths if not path.stem.endswith(("_pb2", "_pb2_grpc"))]
+    sources = [path for path in paths if "build" not in path.relative_to(ROOT).parts]
+    return [path for path in sources if not path.stem.endswith(("_pb2", "_pb2_grpc"))]
 
 
 @cache
