@@ -7,7 +7,7 @@ import pytest
 
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.loading import load
-from shared.jobs import Job, MaxSim, RaggedTokens
+from shared.jobs import HybridWeights, Job, MaxSim, RaggedTokens
 from shared.vectors import DataType, Layout, MultiVectors, ScoringMethod
 from support import bge_m3
 from support.bge_m3 import WEIGHTS, Paper
@@ -98,3 +98,14 @@ def test_scores_of_a_mixed_step_are_those_of_the_paper(paper_and_engine: tuple[P
         assert np.allclose(scores(results[f"{method.name} matrix"], 3), matrix, rtol=1e-5, atol=1e-4)
         pairs = [paper.score(query, document)[method] for query, document in zip(paired[:3], paired[3:], strict=True)]
         assert np.allclose(scores(results[f"{method.name} pairs"])[:, 0], pairs, rtol=1e-5, atol=1e-4)
+
+
+def test_parts_of_a_hybrid_that_count_nothing_are_not_computed(paper_and_engine: tuple[Paper, ModelEngine]) -> None:
+    _, engine = paper_and_engine
+    alone = {"dense": ScoringMethod.DENSE, "sparse": ScoringMethod.SPARSE}
+    for part, method in alone.items():
+        weights = HybridWeights(**(dict.fromkeys(("dense", "sparse", "multi_vector"), 0.0) | {part: 7.0}))
+        works = [score(ScoringMethod.HYBRID, 2, weights=weights), score(method, 2)]
+        jobs = [Job(id=1, work=work, tokens=RaggedTokens.of(TEXTS["scored"])) for work in works]
+        hybrid, single = (run(engine, [job])[0].scores for job in jobs)
+        assert hybrid == single
