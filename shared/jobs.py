@@ -272,7 +272,7 @@ class SparseRows:
     values: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class JobResult:
     """The result of a job: what was asked for, in the order of its sequences or token ranges, and its times in seconds.
 

@@ -105,9 +105,10 @@ def jobs_from_pb(request: pb.AttachRequest) -> Iterator[tuple[int, Job | Selvage
             f"a message has {len(request.lengths)} sequences, the limit is {MESSAGE_SEQUENCES}", field="lengths"
         )
     lengths = tuple(request.lengths)
-    if min(lengths, default=1) < 1 or any(job.sequences < 0 for job in request.jobs):
+    counts = [job.sequences for job in request.jobs]
+    if min(lengths, default=1) < 1 or min(counts, default=0) < 0:
         raise InvalidInput("a length is below 1, or a job has less than no sequences", field="lengths")
-    if sum(job.sequences for job in request.jobs) != len(lengths):
+    if sum(counts) != len(lengths):
         raise InvalidInput("jobs claim another number of sequences than lengths has", field="jobs")
     if sum(lengths) * 4 != len(request.token_ids):
         raise InvalidInput("lengths and token_ids disagree", field="token_ids")
@@ -116,34 +117,32 @@ def jobs_from_pb(request: pb.AttachRequest) -> Iterator[tuple[int, Job | Selvage
 
 def _jobs(request: pb.AttachRequest, lengths: tuple[int, ...]) -> Iterator[tuple[int, Job | SelvageError]]:
     sequence, token, ids = 0, 0, request.token_ids
+    encode_options, encode = pb.EncodeOptions(), None  # those of the job before, which most jobs have too
     for index, message in enumerate(request.jobs):
         job_lengths = lengths[sequence : sequence + message.sequences]
         end = token + sum(job_lengths)
         tokens = RaggedTokens(ids=ids[token * 4 : end * 4], lengths=job_lengths)
         sequence, token = sequence + message.sequences, end
         try:
-            yield message.id, _job_from_pb(message, tokens)
+            if encode is None or not message.HasField("encode") or message.encode != encode_options:
+                work = _work_from_pb(message)
+                encode_options, encode = message.encode, work if isinstance(work, Encode) else None
+            yield message.id, _job_from_pb(message, tokens, encode or work)
         except SelvageError as error:
             yield message.id, error
         except ValueError as error:
             yield message.id, InvalidInput(f"jobs[{index}]: {error}", field=f"jobs[{index}]")
 
 
-def _job_from_pb(message: pb.Job, tokens: RaggedTokens) -> Job:
-    # Third column: tokens of a sequence that must remain; attention needs at least one outside of the tail.
-    for name, remain in (("prompt_lengths", 0), ("second_segment_starts", 0), ("unattended_tails", 1)):
-        entries = getattr(message, name)
-        if entries and len(entries) != len(tokens):
-            raise ValueError(f"{name} has another length than the job has sequences")
-        if any(not 0 <= entry <= length - remain for entry, length in zip(entries, tokens.lengths, strict=False)):
-            raise ValueError(f"{name} has an entry outside its sequence")
+def _job_from_pb(message: pb.Job, tokens: RaggedTokens, work: Work) -> Job:
     return Job(
         id=message.id,
         tokens=tokens,
-        work=_work_from_pb(message),
-        prompt_lengths=tuple(message.prompt_lengths),
-        second_segments=tuple(message.second_segment_starts),
-        unattended_tails=tuple(message.unattended_tails),
+        work=work,
+        prompt_lengths=_entries(message, "prompt_lengths", tokens),
+        second_segments=_entries(message, "second_segment_starts", tokens),
+        # Attention needs at least one token outside of the tail.
+        unattended_tails=_entries(message, "unattended_tails", tokens, remain=1),
         ranges=_ranges_from_pb(message, tokens),
         remaining=duration_from_pb(message.remaining) if message.HasField("remaining") else None,
         priority=Priority(message.priority or Priority.DEFAULT),
@@ -152,6 +151,18 @@ def _job_from_pb(message: pb.Job, tokens: RaggedTokens) -> Job:
         traceparent=valid_traceparent(message.traceparent) if message.traceparent else "",
         model=message.fingerprint,
     )
+
+
+def _entries(message: pb.Job, name: str, tokens: RaggedTokens, remain: int = 0) -> tuple[int, ...]:
+    """Reads a number of tokens for each sequence, of which so many must `remain`; empty where none is given."""
+    entries = tuple(getattr(message, name))
+    if not entries:
+        return entries
+    if len(entries) != len(tokens):
+        raise ValueError(f"{name} has another length than the job has sequences")
+    if any(not 0 <= entry <= length - remain for entry, length in zip(entries, tokens.lengths, strict=True)):
+        raise ValueError(f"{name} has an entry outside its sequence")
+    return entries
 
 
 def _ranges_to_pb(ranges: TokenRanges | None) -> dict[str, tuple[int, ...]]:
@@ -374,8 +385,8 @@ class UnsentOutcome:
 
     def __init__(self, job_id: int, outcome: JobResult | SelvageError) -> None:
         self.job_id, self._outcome = job_id, outcome
-        chunks = [] if isinstance(outcome, SelvageError) else [chunk for chunk in _chunks(outcome) if len(chunk[1])]
-        self.left = sum(len(data) for _, data in chunks)
+        chunks = [] if isinstance(outcome, SelvageError) else _chunks(outcome)
+        self.left = sum([len(data) for _, data in chunks])
         self.frame = FRAME_BYTES + CHUNK_BYTES * len(chunks) + _end_bytes(outcome)
         self._waiting = iter([(kind, memoryview(data)) for kind, data in chunks])
         self._open: tuple[int, memoryview] | None = next(self._waiting, None)
@@ -405,21 +416,23 @@ class UnsentOutcome:
         return LeadingPiece(job_id=self.job_id, kind=kind, data=piece)
 
 
-def _chunks(result: JobResult) -> Iterator[tuple[int, PackedBytes]]:
+def _chunks(result: JobResult) -> list[tuple[int, PackedBytes]]:
+    """The kinds of numbers that a result has, with their bytes."""
     dense, sparse, tokens = result.dense, result.sparse, result.tokens
-    if dense is not None:
-        yield pb.CHUNK_KIND_DENSE, dense.data
-        yield pb.CHUNK_KIND_DENSE_SCALES, dense.scales
+    chunks: list[tuple[int, PackedBytes]] = [] if dense is None else [(pb.CHUNK_KIND_DENSE, dense.data)]
+    if dense is not None and dense.scales:
+        chunks.append((pb.CHUNK_KIND_DENSE_SCALES, dense.scales))
     if tokens is not None:
-        yield pb.CHUNK_KIND_MULTI_VECTOR, tokens.data
-        yield pb.CHUNK_KIND_MULTI_VECTOR_SCALES, tokens.scales
+        chunks += (pb.CHUNK_KIND_MULTI_VECTOR, tokens.data), (pb.CHUNK_KIND_MULTI_VECTOR_SCALES, tokens.scales)
     if sparse is not None:
-        yield pb.CHUNK_KIND_SPARSE_INDICES, sparse.indices
-        yield pb.CHUNK_KIND_SPARSE_VALUES, sparse.values
-    yield pb.CHUNK_KIND_TOKEN_IDS, result.token_ids
-    yield pb.CHUNK_KIND_SCORES, result.scores
-    yield pb.CHUNK_KIND_WINNERS, result.winners
-    yield pb.CHUNK_KIND_SIMILARITIES, result.similarities
+        chunks += (pb.CHUNK_KIND_SPARSE_INDICES, sparse.indices), (pb.CHUNK_KIND_SPARSE_VALUES, sparse.values)
+    chunks += (
+        (pb.CHUNK_KIND_TOKEN_IDS, result.token_ids),
+        (pb.CHUNK_KIND_SCORES, result.scores),
+        (pb.CHUNK_KIND_WINNERS, result.winners),
+        (pb.CHUNK_KIND_SIMILARITIES, result.similarities),
+    )
+    return [chunk for chunk in chunks if len(chunk[1])]
 
 
 def _end_bytes(outcome: JobResult | SelvageError) -> int:

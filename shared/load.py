@@ -135,7 +135,7 @@ class Backlog:
         return shorts + (shorts + tokens + short) / SHORT_SHARE + 2 * turn
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Load:
     """What waits at a worker, and how fast it is served.
 

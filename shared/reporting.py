@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 COLLECTOR = "OTEL_EXPORTER_OTLP_ENDPOINT"
 log = structlog.get_logger("reporting")
+_least_level = logging.DEBUG
 
 
 def configure(level: str, *, console: bool) -> None:
@@ -30,6 +31,8 @@ def configure(level: str, *, console: bool) -> None:
 
     Called by `__main__` only.
     """
+    global _least_level
+    _least_level = logging.getLevelNamesMapping()[level.upper()]
     # The default renderer prints local variables with a trace, and those may hold texts of users.
     for_a_person = structlog.dev.ConsoleRenderer(
         colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
@@ -43,10 +46,15 @@ def configure(level: str, *, console: bool) -> None:
             structlog.processors.format_exc_info,
             *renderers,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        wrapper_class=structlog.make_filtering_bound_logger(_least_level),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),  # a line in one write: gRPC logs there too
         cache_logger_on_first_use=False,
     )
+
+
+def tells_debug() -> bool:
+    """Whether lines of the level debug may be told. A line that is not costs as much as a call's own work."""
+    return _least_level <= logging.DEBUG
 
 
 def _without_control(_: object, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:

@@ -12,9 +12,9 @@ from contextlib import asynccontextmanager
 from typing import Any, ParamSpec, TypeVar
 
 
-async def either(first: Coroutine[Any, Any, None], second: Coroutine[Any, Any, None]) -> None:
-    """Runs two coroutines until one ends, cancels the other, and raises what the ended one raised."""
-    tasks = [asyncio.ensure_future(first), asyncio.ensure_future(second)]
+async def either(*coroutines: Coroutine[Any, Any, None]) -> None:
+    """Runs coroutines until one ends, cancels the others, and raises what the ended one raised."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
@@ -90,6 +90,20 @@ async def limit(seconds: float) -> AsyncIterator[None]:
             yield
         finally:
             timer.cancel()
+
+
+async def until_stuck(seconds: float, waits_for: Callable[[], object]) -> None:
+    """Returns once a process has waited for the same thing for so many seconds, a tenth more at most.
+
+    `waits_for`: what is waited for now, as something that is equal for as long as that is the same; None: nothing is.
+    A timer for each wait would cost more than the wait.
+    """
+    before, steps = None, 0
+    while steps < STEPS:
+        await asyncio.sleep(seconds / STEPS)
+        now = waits_for()
+        steps = steps + 1 if now is not None and now == before else 0
+        before = now
 
 
 async def sleep(seconds: float) -> None:

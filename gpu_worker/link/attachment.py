@@ -8,7 +8,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import structlog
@@ -18,13 +18,13 @@ from gpu_worker.schedule.driver import Driver
 from gpu_worker.schedule.interface import ObserveJob
 from gpu_worker.schedule.load import RecentWork
 from selvage.worker.v1 import worker_pb2 as pb
-from shared import tasks
+from shared import reporting
 from shared.caller import trace_id_of
 from shared.errors import InvalidInput, SelvageError, WorkerUnavailable, clip
 from shared.jobs import Job, JobResult
 from shared.link_codec import jobs_from_pb
 from shared.load import Load
-from shared.tasks import offload
+from shared.tasks import offload, until_stuck
 from shared.value_codec import MESSAGE_ENTRIES
 
 WRITE_SECONDS = 30.0
@@ -64,7 +64,8 @@ class Attachment:
         self._outboxes = outboxes
         outboxes.add(self._outbox)
         self._unanswered: set[int] = set()
-        self._reading = self._writing = False
+        self._reading = False
+        self._written, self._writing = 0, False  # messages so far, and whether the last one is on its way
         self._may_receive = asyncio.Event()
         self._may_receive.set()
 
@@ -72,10 +73,10 @@ class Attachment:
     def load(self) -> Load:
         """The worker's load, as this frontend is told it."""
         load, now = self._driver.load, asyncio.get_running_loop().time()
-        tokens_per_second = max(0.0, self._outboxes.work.rate(now) - self._own_work.rate(now))
-        return replace(
-            load, others=min(1.0, tokens_per_second / load.tokens_per_second) if load.tokens_per_second else 0.0
-        )
+        if load.tokens_per_second:
+            tokens_per_second = max(0.0, self._outboxes.work.rate(now) - self._own_work.rate(now))
+            load.others = min(1.0, tokens_per_second / load.tokens_per_second)
+        return load
 
     @property
     def idle(self) -> bool:
@@ -110,23 +111,34 @@ class Attachment:
                 self._add_outcome(identity, error)
             return
         try:
-            for index, (identity, job) in enumerate(jobs, start=1):
-                self._submit(identity, job)
-                if index % JOBS_IN_A_ROW == 0:
+            for start in range(0, len(jobs), JOBS_IN_A_ROW):
+                if start:
                     await asyncio.sleep(0)
+                self._submit_row(jobs[start : start + JOBS_IN_A_ROW])
         finally:
             self._driver.wake()  # now, so that a worker without work begins with a step of them all
 
+    def _submit_row(self, jobs: Sequence[tuple[int, Job | SelvageError]]) -> None:
+        idle = self._driver.idle
+        tokens = sum([self._submit(identity, job) for identity, job in jobs])
+        if tokens:
+            now = asyncio.get_running_loop().time()
+            self._outboxes.work.add(tokens, now)
+            self._own_work.add(tokens, now)
+            if idle:
+                self._outboxes.hasten_reports()
+
+    async def check_is_read(self) -> None:
+        """Raises WorkerUnavailable once nobody reads what `send` writes."""
+        await until_stuck(WRITE_SECONDS, lambda: self._written if self._writing else None)
+        raise WorkerUnavailable(f"nothing was read for {WRITE_SECONDS:g} s")
+
     async def send(self, write: Callable[[bytes], Awaitable[None]]) -> None:
-        """Writes outcomes and the load for ever. Raises WorkerUnavailable when nobody reads them."""
+        """Writes outcomes and the load for ever."""
         while True:
             message = await self._outbox.next_message()
-            self._writing = True
-            try:
-                async with tasks.limit(WRITE_SECONDS):
-                    await write(message)
-            except TimeoutError:
-                raise WorkerUnavailable(f"nothing was read for {WRITE_SECONDS:g} s") from None
+            self._written, self._writing = self._written + 1, True
+            await write(message)
             self._writing = False
             if not self._may_receive.is_set() and self._outboxes.may_resume(self._outbox):
                 self._driver.bring_back(self._unanswered)
@@ -155,24 +167,21 @@ class Attachment:
                 checked.append((identity, error))
         return checked
 
-    def _submit(self, identity: int, job: Job | SelvageError) -> None:
+    def _submit(self, identity: int, job: Job | SelvageError) -> int:
+        """Submits a job, or refuses it. Returns the tokens that were accepted."""
         if isinstance(job, SelvageError):
             self._refuse(identity, job)
-            return
-        idle = self._driver.idle
+            return 0
         try:
             self._driver.submit(job, partial(self._end_job, job), wake=False)
         except SelvageError as error:
             self._notify(job, error)
             self._refuse(identity, error)
-        else:
-            self._unanswered.add(identity)
-            for work in (self._outboxes.work, self._own_work):
-                work.add(job.tokens.total, asyncio.get_running_loop().time())
-            if idle:
-                self._outboxes.hasten_reports()
-            if not self._may_receive.is_set():  # outcomes filled the outbox while this message was submitted
-                self._driver.set_aside([identity])
+            return 0
+        self._unanswered.add(identity)
+        if not self._may_receive.is_set():  # outcomes filled the outbox while this message was submitted
+            self._driver.set_aside([identity])
+        return job.tokens.total
 
     def _refuse(self, identity: int, error: SelvageError) -> None:
         """Answers a job with an error; one that makes no sense with the name of the frontend that sent it."""
@@ -184,7 +193,7 @@ class Attachment:
     def _end_job(self, job: Job, outcome: JobResult | SelvageError) -> None:
         if isinstance(outcome, SelvageError) and not isinstance(outcome, InvalidInput):
             log.warning("job failed", **_ids_for_log(job), reason=outcome.reason)
-        elif isinstance(outcome, JobResult):
+        elif isinstance(outcome, JobResult) and reporting.tells_debug():
             times = {"queue": outcome.queue, "compute": outcome.compute}
             milliseconds = {name: round(seconds * 1e3, 2) for name, seconds in times.items()}
             log.debug("job", **_ids_for_log(job), tokens=job.tokens.total, milliseconds=milliseconds)

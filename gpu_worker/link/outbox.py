@@ -6,6 +6,7 @@ Knows no gRPC and no torch.
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from math import inf
 
 from gpu_worker.schedule.load import RecentWork
 from selvage.worker.v1 import worker_pb2 as pb
@@ -40,7 +41,9 @@ class Outbox:
         self._small: deque[UnsentOutcome] = deque()
         self._large: deque[UnsentOutcome] = deque()
         self._filled = asyncio.Event()
-        self._beat: asyncio.Timeout | None = None  # until the load is sent
+        self._has_work = True  # by the load that was sent last
+        self._beat: asyncio.TimerHandle | None = None  # looks whether the load is due
+        self._due = inf  # when the load is sent though there is no outcome
         self.unsent = 0
         """Most bytes that the waiting outcomes take in messages."""
 
@@ -59,20 +62,36 @@ class Outbox:
     async def next_message(self) -> bytes:
         """Returns the next message: as soon as there is an outcome, or when it is time to send the load again."""
         if not self._filled.is_set():
-            try:
-                async with asyncio.timeout(REPORT_SECONDS if self._load().queued_jobs else IDLE_BEAT) as self._beat:
-                    await self._filled.wait()
-            except TimeoutError:
-                return pb.AttachResponse(load=load_to_pb(self._load())).SerializeToString()
-            finally:
-                self._beat = None
+            self._due = inf
+            self._report_within(REPORT_SECONDS if self._has_work else IDLE_BEAT)
+            await self._filled.wait()
         return self._message_of_outcomes()
 
     def hasten_report(self) -> None:
         """Has the load sent within REPORT_SECONDS, since the worker has work again."""
-        soon = asyncio.get_running_loop().time() + REPORT_SECONDS
-        if self._beat is not None and (self._beat.when() or soon) > soon:
-            self._beat.reschedule(soon)
+        self._has_work = True
+        self._report_within(REPORT_SECONDS)
+
+    def close(self) -> None:
+        """Sends no load any more."""
+        if self._beat is not None:
+            self._beat.cancel()
+
+    def _report_within(self, seconds: float) -> None:
+        """Has the load sent within so many seconds, unless it is due sooner."""
+        loop = asyncio.get_running_loop()
+        self._due = min(self._due, loop.time() + seconds)
+        if self._beat is None or self._beat.when() > self._due:  # an earlier one looks again: most never have to
+            self.close()
+            self._beat = loop.call_at(self._due, self._look)
+
+    def _look(self) -> None:
+        """Has the load sent if it is due, else looks again when it is."""
+        self._beat = None
+        if self._due > asyncio.get_running_loop().time():
+            self._beat = asyncio.get_running_loop().call_at(self._due, self._look)
+        else:
+            self._filled.set()
 
     def _message_of_outcomes(self) -> bytes:
         """Makes a message with at most `OUTCOMES_BYTES` of outcomes. Small and large ones can each use half of it.
@@ -89,7 +108,9 @@ class Outbox:
         self._add_small(message, free)
         if self.empty:
             self._filled.clear()
-        message.load.CopyFrom(load_to_pb(self._load()))
+        load = self._load()
+        self._has_work = load.queued_jobs > 0
+        message.load.CopyFrom(load_to_pb(load))
         serialized = message.SerializeToString()
         return serialized if leading is None else led_by(leading, serialized)
 
@@ -149,6 +170,7 @@ class Outboxes:
     def remove(self, outbox: Outbox) -> None:
         """Removes the outbox of a frontend that has gone."""
         self._outboxes.discard(outbox)
+        outbox.close()
 
     def hasten_reports(self) -> None:
         """Has all frontends told soon that the worker has work again."""

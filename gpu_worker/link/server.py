@@ -139,7 +139,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._log.attached(name)
         try:
             await context.write(first_message.SerializeToString())
-            await either(_read(attachment, requests), attachment.send(context.write))
+            await either(_read(attachment, requests), attachment.send(context.write), attachment.check_is_read())
         finally:
             self._attached.discard(attachment)
             attachment.close()

@@ -8,7 +8,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import replace
 from math import inf
 from typing import TypeVar
 
@@ -59,6 +58,7 @@ class Driver:
         self.on_step: Callable[[EndedStep], None] | None = None
         self._callbacks: dict[int, OnOutcome] = {}
         self._event = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None  # sets the event
         self._draining = False
 
     def submit(self, job: Job, on_outcome: OnOutcome, *, wake: bool = True) -> None:
@@ -125,7 +125,9 @@ class Driver:
     @property
     def load(self) -> Load:
         """What waits, the current speed, and whether the worker drains or is stalled."""
-        return replace(self._scheduler.told_load, draining=self._draining, stalled=self.stalled)
+        load = self._scheduler.told_load
+        load.draining, load.stalled = self._draining, self.stalled
+        return load
 
     @property
     def figures(self) -> WorkerFigures:
@@ -204,21 +206,28 @@ class Driver:
 
     async def _wait_for_event(self, seconds: float) -> None:
         """Waits for a job or for the older step, at most so long."""
-        timer = None
         if seconds < inf:
-            timer = asyncio.get_running_loop().call_later(seconds, self._event.set)
+            self._set_timer(seconds)
         await self._event.wait()
         self._event.clear()
-        if timer is not None:
-            timer.cancel()
+
+    def _set_timer(self, seconds: float) -> None:
+        """Sets the event in so many seconds at the latest. An earlier timer stays: an event too much costs less."""
+        loop = asyncio.get_running_loop()
+        if self._timer is not None and loop.time() < self._timer.when() <= loop.time() + seconds:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_later(seconds, self._event.set)
 
     async def _launch_step(self) -> None:
         planned = self._scheduler.plan_step()
         if planned is None:
             return
         launched = await self._run(planned.brief, self._scheduler.launch_step, planned)
-        event_loop = asyncio.get_running_loop()
-        launched.handle.arrived.add_done_callback(lambda _: event_loop.call_soon_threadsafe(self._event.set))
+        if not launched.arrived:
+            event_loop = asyncio.get_running_loop()
+            launched.handle.arrived.add_done_callback(lambda _: event_loop.call_soon_threadsafe(self._event.set))
 
     async def _collect_step(self) -> None:
         older = self._scheduler.older_step

@@ -10,7 +10,7 @@ import heapq
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 from gpu_worker.schedule.fair_queue import FairQueue, Room
@@ -76,7 +76,8 @@ class UnansweredJob:
         if isinstance(outcome, SelvageError):
             return outcome
         started = self.submitted if self.started is None else self.started
-        return replace(outcome, queue=started - self.submitted, compute=end - started)
+        outcome.queue, outcome.compute = started - self.submitted, end - started
+        return outcome
 
 
 class Scheduler:
