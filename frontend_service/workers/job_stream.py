@@ -6,12 +6,15 @@ large, and refuses NaN and infinity.
 """
 
 import asyncio
+import itertools
+import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any
 
 import grpc
@@ -19,19 +22,22 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from frontend_service.domain.limits import ExpectedReply
+from frontend_service.workers.merging import groups_of, merge_key, merged_job, merged_reply, results_of
 from selvage.worker.v1 import worker_pb2 as pb
-from shared import tasks
-from shared.errors import GivenBack, LimitExceeded, ResultTooLarge, SelvageError, WorkerUnavailable
+from shared.errors import GivenBack, LimitExceeded, Overloaded, ResultTooLarge, SelvageError, WorkerUnavailable
 from shared.jobs import MESSAGE_SEQUENCES, Job, JobResult, PackedBytes
 from shared.link_codec import ResultAssembly, job_bytes, jobs_to_pb, leading_piece, load_from_pb
 from shared.load import SHORT, Load
 from shared.server.status import to_domain_error
-from shared.tasks import THREAD_BYTES, either, offload
+from shared.tasks import THREAD_BYTES, either, offload, until_stuck
 from shared.value_codec import MESSAGE_BYTES
 from shared.vectors import DataType
 
 MESSAGE_JOBS = 1024
 """Most jobs in one message; the rest goes into the next."""
+PACE = 0.002
+"""Least seconds from one message to the next: what comes meanwhile leaves together. A message costs both sides as much
+as several of its jobs. A lone caller's next job comes later than that."""
 SILENCE = 5.0
 """Seconds without a message, while this process runs, after which a worker counts as lost; it sends one every second at
 least."""
@@ -127,22 +133,27 @@ def check_finite(data: PackedBytes) -> None:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class PendingJob:
-    """A job that a worker has not answered yet, and what has come of its reply. `future`: done when all has come.
+    """A job that a worker has not answered yet, and what has come of its reply. `future`: done when all has come; its
+    result is None while nobody has made and checked that of the job.
 
-    `sent`: it has left in a message.
+    `sent`: it has left in a message. `alone`: it must not be merged. `merged`: the job that it has left in. `members`:
+    of a merged job, those that it is made of.
     """
 
     job: Job
     reply: JobReply
-    future: "asyncio.Future[None]"
+    future: "asyncio.Future[JobResult | None]"
     sent: bool = False
+    alone: bool = False
+    merged: "PendingJob | None" = None
+    members: "Sequence[PendingJob]" = ()
 
 
 class JobStream:
     """Gives every job one outcome: its result or an error, at the latest when the stream breaks.
 
-    Jobs that come while a message is being written leave together in the next one. So a lone caller never waits, and
-    many callers share the cost of a message.
+    Jobs that come within PACE of a message leave together in the next one, and those that want the same leave as one
+    job. So a lone caller never waits, and many callers share the cost of a message.
 
     `load`: what the worker said of its load last. `key_tokens`: tokens of the jobs without an outcome, by fairness key.
     """
@@ -158,7 +169,9 @@ class JobStream:
         self._outgoing: deque[PendingJob] = deque()
         self._large: deque[tuple[PendingJob, bytes]] = deque()
         self._cancelled: list[int] = []
+        self._merged_ids = itertools.count(random.getrandbits(62))
         self._wake = asyncio.Event()
+        self._messages = 0  # that came
         self._ended_by: SelvageError | WrongReply | None = None
         self.load, self._heard = Load(), 0.0  # when it came, by the event loop's clock
         self._unreported: dict[int, int] = {}  # tokens of the jobs since the last load, by id
@@ -188,7 +201,7 @@ class JobStream:
             raise LimitExceeded(f"the request has {len(job.tokens)} texts or pairs, the limit is {MESSAGE_SEQUENCES}")
         if self._ended_by is not None:
             raise _given_back(self._ended_by)
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[JobResult | None] = asyncio.get_running_loop().create_future()
         reply = JobReply(expected)
         pending = PendingJob(job=job, reply=reply, future=future)
         self._pending[job.id] = pending
@@ -208,11 +221,14 @@ class JobStream:
             else:
                 self._outgoing.append(pending)
             self._wake.set()
-            await future
+            result = await future
         except asyncio.CancelledError:
-            if pending.sent:
-                self._cancelled.append(job.id)
-                self._wake.set()
+            if pending.merged is not None:
+                if all(member.future.done() for member in pending.merged.members):
+                    self._cancel_at_worker(pending.merged)
+                    pending.merged.future.cancel()
+            elif pending.sent:
+                self._cancel_at_worker(pending)
             raise
         finally:
             self._pending.pop(job.id, None)
@@ -220,13 +236,13 @@ class JobStream:
             self.key_tokens[job.key] -= tokens
             if self.key_tokens[job.key] <= 0:
                 del self.key_tokens[job.key]
-        return await offload(self._message_threads, reply.size, JobReply.checked_result, reply)
+        return result or await offload(self._message_threads, reply.size, JobReply.checked_result, reply)
 
     async def serve(self) -> None:
         """Sends and receives until the stream breaks; then every job gets the error that this raises."""
         ended_by: SelvageError | WrongReply = WorkerUnavailable("the link to the worker was closed", retry_after=1.0)
         try:
-            await either(self._write(), self._read())
+            await either(self._write(), self._read(), self._listen())
         except grpc.aio.AioRpcError as error:
             domain_error = to_domain_error(error)
             if isinstance(domain_error, LimitExceeded):
@@ -244,8 +260,12 @@ class JobStream:
                     pending.future.set_exception(ended_by if pending.sent else _given_back(ended_by))
 
     async def _write(self) -> None:
+        clock, left = asyncio.get_running_loop().time, -inf
         while True:
             await self._wake.wait()
+            if (early := left + PACE - clock()) > 0:
+                await asyncio.sleep(early)
+            left = clock()
             self._wake.clear()
             while self._outgoing or self._large or self._cancelled:
                 if (message := self._next_message()) is not None:
@@ -258,29 +278,76 @@ class JobStream:
 
     def _next_message(self) -> bytes | None:
         """A message with the cancels and small jobs that wait; None where none do."""
-        jobs: list[Job] = []
+        waiting: list[PendingJob] = []
         free_bytes = THREAD_BYTES
-        while self._outgoing and free_bytes > 0 and len(jobs) < MESSAGE_JOBS:
+        while self._outgoing and free_bytes > 0 and len(waiting) < MESSAGE_JOBS:
             pending = self._outgoing.popleft()
             if pending.future.done():
                 continue  # cancelled before it was sent
             pending.sent = True
-            jobs.append(pending.job)
+            waiting.append(pending)
             free_bytes -= job_bytes(pending.job)
-        if not (jobs or self._cancelled):
+        if not (waiting or self._cancelled):
             return None
+        jobs = [pending.job for pending in (waiting if len(waiting) < 2 else self._merged(waiting))]
         message = jobs_to_pb(jobs, self._fingerprint)
         message.cancels.extend(self._cancelled)
         self._cancelled.clear()
         return message.SerializeToString()
 
+    def _merged(self, waiting: Sequence[PendingJob]) -> list[PendingJob]:
+        """Merges the jobs that may be, as far as a merged job is served in one turn."""
+        keys = [(None if pending.alone else merge_key(pending.job), pending.job.tokens.total) for pending in waiting]
+        groups = [[waiting[place] for place in group] for group in groups_of(keys, self.load.turn)]
+        return [group[0] if len(group) == 1 else self._merge(group) for group in groups]
+
+    def _merge(self, members: Sequence[PendingJob]) -> PendingJob:
+        """Makes one job of several, and waits for its reply."""
+        merged = PendingJob(
+            job=merged_job([member.job for member in members], next(self._merged_ids)),
+            reply=JobReply(merged_reply([member.reply.expected for member in members])),
+            future=asyncio.get_running_loop().create_future(),
+            sent=True,
+            members=members,
+        )
+        merged.future.add_done_callback(partial(self._answer_members, merged))
+        self._pending[merged.job.id] = merged
+        for member in members:
+            member.merged = merged
+        return merged
+
+    def _answer_members(self, merged: PendingJob, future: "asyncio.Future[JobResult | None]") -> None:
+        """Gives each job that was merged its result. Where the merged job failed, each is tried alone: one may be at
+        fault, and the others must lose nothing by it."""
+        self._pending.pop(merged.job.id, None)
+        if future.cancelled():
+            return
+        waiting = [member for member in merged.members if not member.future.done()]
+        try:
+            future.result()
+            results = results_of(merged.reply.checked_result(), [member.job for member in merged.members])
+        except (Overloaded, WorkerUnavailable) as error:
+            for member in waiting:
+                member.future.set_exception(error)
+        except (SelvageError, WrongReply):
+            for member in waiting:
+                member.merged, member.alone, member.sent = None, True, False
+            self._outgoing += waiting
+            self._wake.set()
+        else:
+            for member, result in zip(merged.members, results, strict=True):
+                if not member.future.done():
+                    member.future.set_result(result)
+
+    async def _listen(self) -> None:
+        """Raises WorkerUnavailable once nothing is heard of the worker."""
+        await until_stuck(SILENCE, lambda: self._messages)
+        raise WorkerUnavailable(f"nothing was heard of it for {SILENCE:g} s", retry_after=1.0)
+
     async def _read(self) -> None:
         while True:
-            try:
-                async with tasks.limit(SILENCE):
-                    raw = await self._call.read()
-            except TimeoutError:
-                raise WorkerUnavailable(f"nothing was heard of it for {SILENCE:g} s", retry_after=1.0) from None
+            raw = await self._call.read()
+            self._messages += 1
             if raw is grpc.aio.EOF:
                 raise WorkerUnavailable("it ended the link", retry_after=1.0)
             message = self._parse_message(raw)
