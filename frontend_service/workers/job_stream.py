@@ -236,7 +236,9 @@ class JobStream:
             self.key_tokens[job.key] -= tokens
             if self.key_tokens[job.key] <= 0:
                 del self.key_tokens[job.key]
-        return result or await offload(self._message_threads, reply.size, JobReply.checked_result, reply)
+        if result is not None:
+            return result
+        return await offload(self._message_threads, reply.size, JobReply.checked_result, reply)
 
     async def serve(self) -> None:
         """Sends and receives until the stream breaks; then every job gets the error that this raises."""
