@@ -1,15 +1,18 @@
 """A worker that answers at once: the worker's own service, link and driver, and an engine that computes nothing.
 
 `python -m benchmarks.instant_worker --listen 127.0.0.1:0` serves MiniLM's card and tokenizer until SIGTERM. Its vectors
-have the right sizes and mean nothing.
+have the right sizes and mean nothing. With `--step-seconds` and `--tokens-per-second` its steps take the time that a
+device would take: a thread sleeps for it.
 """
 
 import argparse
 import asyncio
 import gc
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
+from math import inf
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -65,27 +68,30 @@ class InstantJob:
 
 
 class InstantStep:
-    """A step that is on the host at once; see `StepHandle`."""
+    """A step that is on the host once `arrived` is done; see `StepHandle`."""
 
-    def __init__(self) -> None:
-        self.shared_tokens = 0
-        self.arrived: Future[None] = Future()
-        self.arrived.set_result(None)
+    def __init__(self, arrived: "Future[None]") -> None:
+        self.shared_tokens, self.arrived = 0, arrived
 
     def collect(self) -> None:
         """There is nothing to hand out: jobs make their results alone."""
 
 
 class InstantEngine:
-    """An engine whose steps take no time."""
+    """An engine whose steps take no time, or that of a device: so many seconds, and a second for so many tokens."""
+
+    def __init__(self, step_seconds: float = 0.0, tokens_per_second: float = inf) -> None:
+        self._step_seconds, self._tokens_per_second = step_seconds, tokens_per_second
+        self._device = Inline() if tokens_per_second == inf else ThreadPoolExecutor(1, "device")
 
     def open(self, job: Job) -> InstantJob:
         """Opens a job, which needs no check but its kind. Raises UnsupportedTask."""
         return InstantJob(job)
 
     def launch(self, slices: Sequence[JobSlice]) -> InstantStep:
-        """Ends a step as it begins."""
-        return InstantStep()
+        """Ends a step as it begins, or after its time."""
+        seconds = self._step_seconds + sum([job_slice.tokens for job_slice in slices]) / self._tokens_per_second
+        return InstantStep(self._device.submit(time.sleep, seconds))
 
     def reclaim(self) -> None:
         """There is no memory to give back."""
@@ -126,10 +132,10 @@ def card() -> ModelCard:
     )
 
 
-async def serve(listen: str) -> None:
+async def serve(listen: str, engine: InstantEngine) -> None:
     """Serves until SIGTERM."""
     limits: dict[str, Any] = {"queued_tokens": QUEUED_TOKENS, "queue_seconds": QUEUE_SECONDS}
-    driver = Driver(Scheduler(InstantEngine(), step_tokens=STEP_TOKENS, **limits), Inline())
+    driver = Driver(Scheduler(engine, step_tokens=STEP_TOKENS, **limits), Inline())
     threads = ThreadPoolExecutor(2, "parse")
     server = Server(
         WORKER_SERVICES, Calls(timeout=None), threads=threads, connection_age=False, check_large=check_message
@@ -151,6 +157,8 @@ async def serve(listen: str) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.instant_worker", description=__doc__)
     parser.add_argument("--listen", required=True, metavar="HOST:PORT")
+    parser.add_argument("--step-seconds", type=float, default=0.0)
+    parser.add_argument("--tokens-per-second", type=float, default=inf)
     options = parser.parse_args()
     reporting.configure("info", console=False)
-    asyncio.run(serve(options.listen))
+    asyncio.run(serve(options.listen, InstantEngine(options.step_seconds, options.tokens_per_second)))

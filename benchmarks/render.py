@@ -34,6 +34,8 @@ SHORT, LONG = (f"1 frontend, 64 clients, {text}" for text in ("16 tokens", "text
 LISTS, LONG_LISTS = (f"1 frontend, 16 clients, 32 texts of {tokens} tokens" for tokens in (16, 128))
 ROWS = "1 frontend, 2 clients, token vectors of 56 texts of 254 tokens"
 """Our side of `frontends`, the figure of each process, and its cases, for docs/operating.md."""
+SHORT_TOKENS = 16
+"""Tokens of the texts of `host`."""
 ROW_BYTES = 4 * 384
 """Bytes of a token's row of MiniLM in float32."""
 SPEEDS = (10_000, 100_000, 1_000_000)
@@ -154,17 +156,30 @@ def overload() -> str:
 
 def host() -> str:
     """Renders CPU a request of both services, and times that of the null pair, by load."""
-    result, rows = read("host"), []
+    result, rows, jobs, bound = read("host"), [], [], ""
     for case in result["cases"]:
+        null = case["sides"].get("null pair")
         for side, figures in case["sides"].items():
-            null = case["sides"]["null pair"]
+            if side == ALONE:
+                seconds = SHORT_TOKENS / figures["tokens/s"]["median"]
+                over = 1e3 * seconds / null[f"worker: {CPU}"]["median"]
+                bound = (
+                    f" The layer's products alone take {1e3 * seconds:.2f} ms a text: {over:.1f} times the null back."
+                )
+                continue
+            if null is None:
+                count = int(case["case"].split()[2])
+                spent = [figures[f"worker{part}: {CPU}"]["median"] / count for part in ("", "'s event loop")]
+                jobs.append([case["case"], side, *(f"{milliseconds:.3f}" for milliseconds in spent)])
+                continue
             cells = [number(figures["requests/s"]["median"])]
             for part in ("frontend", "frontend's event loop", "worker", "worker's event loop"):
                 ours, least = (figures_of[f"{part}: {CPU}"]["median"] for figures_of in (figures, null))
                 cells.append(f"{ours:.2f}" if figures is null else f"{ours:.2f} ({ours / least:.1f})")
             rows.append([case["case"], side, *cells])
     heads = ["load", "", "requests/s", "frontend", "its event loop", "worker", "its event loop"]
-    return f"{conditions(result)}\n\n{table(heads, rows)}"
+    of_messages = table(["load", "", "worker, ms a job", "its event loop, ms a job"], jobs)
+    return f"{conditions(result)}{bound}\n\n{table(heads, rows)}\n\n{of_messages}"
 
 
 def _peers(case: Mapping[str, Any]) -> dict[str, Any]:

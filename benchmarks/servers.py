@@ -46,10 +46,12 @@ INFINITY_FLAGS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A running side. `address`: where calls go. `pids`: the processes of each part whose CPU is measured."""
+    """A running side. `address`: where calls go. `pids`: the processes of each part whose CPU is measured. `worker`:
+    the address of a worker of ours."""
 
     address: str
     pids: Mapping[str, Sequence[int]]
+    worker: str = ""
 
 
 @contextmanager
@@ -80,7 +82,8 @@ def server_of(running: Stack, frontends: int = 0) -> Server:
     """The first so many frontends by gRPC, or all, with their worker."""
     chosen = running.frontends[: frontends or None]
     address = ",".join(frontend.address for frontend in chosen)
-    return Server(address=address, pids={"worker": [running.worker.pid], "frontend": [front.pid for front in chosen]})
+    pids = {"worker": [running.worker.pid], "frontend": [front.pid for front in chosen]}
+    return Server(address=address, pids=pids, worker=running.worker.address)
 
 
 @contextmanager

@@ -125,6 +125,7 @@ def named(scale: Scale = "small") -> dict[str, Workload]:
         (
             of("16-tokens", "texts of 16 tokens", MINILM, single((16,) * 256), 64),
             of("128-tokens", "texts of 128 tokens", MINILM, single((128,) * 256), 64),
+            of("16-texts", "16 texts of 16 tokens", MINILM, ((16,) * 16,) * 64, 4),
             of("32-texts", "32 texts of 16 tokens", MINILM, ((16,) * 32,) * 64, 16),
             of("64-texts", "64 texts of 16 tokens", MINILM, ((16,) * 64,) * 64, 16),
             of("20-documents", "a query and 20 documents of 32 tokens", MINILM, few, 16, kind="rerank"),

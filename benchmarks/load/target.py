@@ -1,24 +1,32 @@
-"""Targets of a load: gRPC with deadlines, or HTTP. Messages are made beforehand."""
+"""Targets of a load: gRPC with deadlines, HTTP, or a worker's own link. Messages are made beforehand."""
 
+import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from itertools import cycle
+from itertools import count, cycle
 from typing import Any
 
 import grpc
 
 from benchmarks.load.loops import EXPIRED, OK, REFUSED, LoadFailed, Send
-from benchmarks.workloads import Kind, Workload, instructed, text
+from benchmarks.workloads import Kind, Workload, instructed, text, token_ids
 from selvage.v1 import embedding_pb2, ranking_pb2, vectors_pb2
-from shared.server.options import channel_options
+from selvage.worker.v1 import worker_pb2
+from selvage.worker.v1.worker_pb2_grpc import WorkerServiceStub
+from shared.jobs import Encode, Job, RaggedTokens
+from shared.link_codec import jobs_to_pb
+from shared.server.options import LINK_VERSION, channel_options
+from shared.vectors import OutputKind
 from tei.v1 import tei_pb2
 
 EMBED, RERANK = "/selvage.v1.EmbeddingService/Embed", "/selvage.v1.RankingService/Rerank"
 TEI, TEI_EMBED = "tei:", "/tei.v1.Embed/Embed"
 """The beginning of addresses that are called by tei.v1, and its method."""
 HTTP_STATUSES = {200: OK, 429: REFUSED, 503: REFUSED, 504: EXPIRED}
+LINK = "link:"
+"""The beginning of a worker's address, which is called as a frontend does."""
 FIRST, CHECKED = 60.0, 0
 """Least timeout of the first call in seconds, as later calls may have a shorter one; the seed of its texts, which
 should be no others' seed, as a server may keep what it computed of a text."""
@@ -71,12 +79,16 @@ async def reached(
     address: str, workload: Workload, *, seed: int, deadline: float, model: str, reconnecting: bool
 ) -> AsyncIterator[Send]:
     """Opens the target of http://..., tei:HOST:PORT or HOST:PORT (several with commas, the scheme of tei once), which
-    are called in rotation; yields what sends a request, once a first call was answered.
+    are called in rotation, or of link:HOST:PORT; yields what sends a request, once a first call was answered.
 
     Calls end after `deadline` seconds. `model` and `reconnecting`: its name over HTTP, and whether each call has a
     connection of its own. Raises LoadFailed where the first call fails, where a server counts other tokens in it than
     it is made of, and for a workload of more than single texts over tei.v1.
     """
+    if address.startswith(LINK):
+        async with attached(address.removeprefix(LINK), workload, deadline) as send:
+            yield send
+        return
     kind, every = workload.kind, [*texts_of(workload, seed), texts_of(workload, CHECKED)[0]]
     if address.startswith("http"):
         async with _http(
@@ -112,6 +124,42 @@ async def reached(
         if counted not in (None, tokens):
             raise LoadFailed(f"the first request is made of {tokens} tokens, the server counted {counted}")
         yield send
+
+
+@asynccontextmanager
+async def attached(worker: str, workload: Workload, deadline: float) -> AsyncIterator[Send]:
+    """Attaches to a worker; yields what sends a request's sequences in one message, each as a job of a caller of its
+    own, and waits for all their vectors."""
+    encode = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=True)
+    tokens = [[RaggedTokens.of([ids.tolist()]) for ids in token_ids(lengths)] for lengths in workload.requests]
+    numbers, waiting, writing = count(1), dict[int, asyncio.Future[str]](), asyncio.Lock()
+    async with grpc.aio.insecure_channel(worker, options=channel_options()) as channel:
+        described: Any = await WorkerServiceStub(channel).Describe(worker_pb2.DescribeRequest())
+        fingerprint = described.card.fingerprint
+        link: Any = WorkerServiceStub(channel).Attach()
+        hello = worker_pb2.Hello(version=LINK_VERSION, name="a load", fingerprint=fingerprint)
+        await link.write(worker_pb2.AttachRequest(hello=hello))
+
+        async def read() -> None:
+            async for message in link:
+                for part in message.answers:
+                    if part.HasField("end"):
+                        waiting.pop(part.job_id).set_result(part.end.error.reason or OK)
+
+        async def send(request: int) -> str:
+            jobs = [
+                Job(id=next(numbers), work=encode, tokens=text_tokens, remaining=deadline, key=f"caller {place}")
+                for place, text_tokens in enumerate(tokens[request])
+            ]
+            answers = [waiting.setdefault(job.id, asyncio.get_running_loop().create_future()) for job in jobs]
+            async with writing:
+                await link.write(jobs_to_pb(jobs, fingerprint))
+            statuses = {await answer for answer in answers}
+            return OK if statuses == {OK} else str(statuses)
+
+        reading = asyncio.create_task(read())
+        yield send
+        reading.cancel()
 
 
 @asynccontextmanager
