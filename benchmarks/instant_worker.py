@@ -82,7 +82,7 @@ class InstantEngine:
 
     def __init__(self, step_seconds: float = 0.0, tokens_per_second: float = inf) -> None:
         self._step_seconds, self._tokens_per_second = step_seconds, tokens_per_second
-        self._device = Inline() if tokens_per_second == inf else ThreadPoolExecutor(1, "device")
+        self._device = ThreadPoolExecutor(1, "device")
 
     def open(self, job: Job) -> InstantJob:
         """Opens a job, which needs no check but its kind. Raises UnsupportedTask."""
@@ -91,7 +91,11 @@ class InstantEngine:
     def launch(self, slices: Sequence[JobSlice]) -> InstantStep:
         """Ends a step as it begins, or after its time."""
         seconds = self._step_seconds + sum([job_slice.tokens for job_slice in slices]) / self._tokens_per_second
-        return InstantStep(self._device.submit(time.sleep, seconds))
+        if seconds:
+            return InstantStep(self._device.submit(time.sleep, seconds))
+        arrived: Future[None] = Future()
+        arrived.set_result(None)
+        return InstantStep(arrived)
 
     def reclaim(self) -> None:
         """There is no memory to give back."""
