@@ -31,11 +31,12 @@ def groups_of(jobs: Sequence[tuple[MergeKey | None, int]], most_tokens: int) -> 
     groups: list[list[int]] = []
     last: dict[MergeKey, tuple[list[int], int]] = {}  # the last group of each key, and its tokens
     for place, (key, tokens) in enumerate(jobs):
-        group, before = ([], most_tokens) if key is None else last.get(key, ([], most_tokens))
-        if before + tokens > most_tokens:
-            group, before = [], 0
+        if key is not None and key in last and last[key][1] + tokens <= most_tokens:
+            group, before = last[key]
+            group.append(place)
+        else:
+            group, before = [place], 0
             groups.append(group)
-        group.append(place)
         if key is not None:
             last[key] = group, before + tokens
     return groups

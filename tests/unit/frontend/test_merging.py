@@ -15,19 +15,22 @@ from frontend_service.domain.limits import expected_reply
 from frontend_service.workers.job_stream import PACE, JobStream
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.errors import Internal, Overloaded, SelvageError
-from shared.jobs import Encode, Job, JobResult, Priority, RaggedTokens, Rows, TokenRanges
+from shared.jobs import Encode, Job, JobResult, MaxSim, Priority, RaggedTokens, Rows, TokenRanges
 from shared.link_codec import UnsentOutcome, jobs_from_pb, load_to_pb
 from shared.load import Load
-from shared.vectors import DataType, OutputKind
+from shared.vectors import DataType, Layout, MultiVectors, OutputKind
 from support.clockwork import in_no_time
 
 WIDTH, TURN, POISON = 4, 64, 666
+ROW = MultiVectors(data_type=DataType.FLOAT32, dimensions=1, lengths=(1,), data=bytes(4))
+MAX_SIM = MaxSim(queries=ROW, documents=ROW, layout=Layout.MATRIX, unit_rows=True, mean=False)
 PLAIN = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=True, dimensions=WIDTH)
 
 
 def result_of(job: Job) -> JobResult:
-    """A row tells the ids of its sequence, and what is said of it."""
-    assert isinstance(job.work, Encode)
+    """A row tells the ids of its sequence, and what is said of it; a job without tokens gets one score."""
+    if not isinstance(job.work, Encode):
+        return JobResult(scores=bytes(4))
     nothing = (0,) * len(job.tokens)
     sequences = np.split(np.frombuffer(job.tokens.ids, dtype="<i4"), job.tokens.offsets[1:-1])
     columns = (job.prompt_lengths or nothing, job.unattended_tails or nothing)
@@ -104,6 +107,8 @@ def drawn(chance: random.Random, number: int) -> Job:
     kind = chance.random()
     if kind < 0.05:
         return replace(job, work=replace(PLAIN, outputs=frozenset({OutputKind.DENSE, OutputKind.MULTI_VECTOR})))
+    if kind < 0.1:
+        return Job(id=number, work=MAX_SIM)
     return job
 
 
