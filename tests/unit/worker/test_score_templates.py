@@ -370,3 +370,22 @@ def test_a_known_reranker_is_not_served_by_a_guess(
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
     with pytest.raises(ModelRefused, match=told):
         load(str(tmp_path / name), CPU)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"pooling": "weighted"}, "pooling weighted is not one of avg, cls, last"),
+        ({"temperature": 0}, "temperature 0 must be a number above 0"),
+        ({"id2label": {"0": "no", "1": "yes"}}, "score.weight"),
+    ],
+)
+def test_a_head_of_nvidias_that_is_not_known(
+    change: dict[str, Any], told: str, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    write(tmp_path, "nvidia/llama-nemotron-rerank-1b-v2", tokenizer)
+    (tmp_path / "score_template.json").write_text(json.dumps(file_of("nvidia/llama-nemotron-rerank-1b-v2")))
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(ModelRefused, match=told):
+        load(str(tmp_path), CPU)
