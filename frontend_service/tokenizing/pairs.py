@@ -257,8 +257,11 @@ class TemplatePairs:
                     first, first_is_cut = firsts[row]
                     ids: list[int] = []
                     for part in parts:
-                        text = _filled(part, instruction=instruction, query=first, document=second)
-                        ids += literal[part] if part in literal else self._reader.read(text).ids
+                        if part in literal:
+                            ids += literal[part]
+                        else:
+                            text = _filled(part, instruction=instruction, query=first, document=second)
+                            ids += self._reader.read(text).ids
                     over = len(ids) > limit
                     if over:
                         texts.check_cut(column, len(ids), limit)

@@ -74,10 +74,10 @@ def resolve_yes_no(recipe: ClassifierRecipe, tokenizer: Any) -> ClassifierRecipe
             raise ModelRefused(f"{question.source}: true_token and false_token are the same token, {yes}")
         ids = yes, no
     if asks_yes_no and ids is None:
-        words = _find(tokenizer, "yes"), _find(tokenizer, "no")
-        if words[0] is None or words[1] is None:
+        yes, no = _find(tokenizer, "yes"), _find(tokenizer, "no")
+        if yes is None or no is None:
             raise ModelRefused("the tokenizer has no tokens 'yes' and 'no', which a yes/no reranker scores by")
-        ids = words[0], words[1]
+        ids = yes, no
     return replace(recipe, yes_no=ids, template=template, instructed_template=instructed, score_template=None)
 
 
@@ -115,23 +115,24 @@ def _rendered(question: ScoreTemplate, tokenizer: Any) -> tuple[str, str]:
         except Exception as error:  # the template is a program
             raise ModelRefused(f"{question.source}: the template cannot be rendered: {first_line(error)}") from error
 
-    marks = {"query": MARKS["query"], "document": MARKS["document"], "instruction": question.instruction}
-    plain, instructed = render(**marks), render(**(marks | {"instruction": MARKS["system"]}))
-    if instructed == plain:
-        instructed = ""
-    for template, texts in ((plain, marks), (instructed, marks | {"instruction": MARKS["system"]})):
-        for name in [name for name, mark in texts.items() if template and mark == f"{{{name}}}"]:
-            count = template.count(texts[name])
+    marks = {name: f"{{{name}}}" for name in ("query", "document", "instruction")}
+    usual = marks | {"instruction": question.instruction}
+    plain, instructed = render(**usual), render(**marks)
+    for template, texts in ((plain, usual), (instructed, marks)):
+        for name, mark in marks.items():
+            count = template.count(mark)
+            if texts[name] != mark or (name == "instruction" and instructed == plain):
+                continue
             if count != 1:
                 raise ModelRefused(f"{question.source}: the template has {name} {count} times, it must put it in once")
             for probe in PROBES[name == "instruction" :]:
-                if render(**(texts | {name: probe})) != template.replace(texts[name], probe):
+                if render(**(texts | {name: probe})) != template.replace(mark, probe):
                     raise ModelRefused(
                         f"{question.source}: the template changes {name}, or what it writes depends on its content; it "
                         "must put it in as it is"
                     )
         _holds_marks(template)
-    return plain, instructed
+    return plain, "" if instructed == plain else instructed
 
 
 def _answer(question: ScoreTemplate, key: str, tokenizer: Any) -> int | None:
