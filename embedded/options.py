@@ -24,6 +24,7 @@ class EngineOptions(TypedDict, total=False):
     step_milliseconds: float | None
     threads: int
     late_interaction: str
+    score_template: str
 
 
 class _ArgumentSettings(WorkerSettings):

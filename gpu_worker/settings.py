@@ -83,6 +83,12 @@ class WorkerSettings(ServiceSettings):
         "them: query_prefix, document_prefix, query_length, document_length, query_expansion, skiplist_words, "
         "skiplist_tasks, similarity_fn_name. docs/late-interaction.md explains them.",
     )
+    score_template: str = Field(
+        "",
+        description="How a reranker is asked about a query and a document: a Jinja template, or a JSON file such as "
+        '{"template": "Q: {{ query }} D: {{ document }} Relevant?", "true_token": "yes", "false_token": "no"}, which a '
+        "score_template.json beside the weights may also be. docs/models.md explains it.",
+    )
     check: bool = Field(
         False, description="Load the model, test it, print its card and the memory it takes, and exit; serve nothing."
     )

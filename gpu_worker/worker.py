@@ -170,6 +170,7 @@ def load_model(settings: WorkerSettings) -> Model:
         max_tokens=settings.max_tokens,
         trust_remote_code=settings.trust_remote_code,
         late=Path(settings.late_interaction) if settings.late_interaction else None,
+        score_template=Path(settings.score_template) if settings.score_template else None,
         revision=settings.revision,
         graphs=_graphs(placement),
         linear="int8" if int8 else "auto",

@@ -44,7 +44,9 @@ class QueryRoute:
 
 
 PLACE = re.compile(r"\{(\w+)\}")
-"""A place in a text of `Listwise`, with its name."""
+"""A place in a text of `Listwise` or in the template of a pair, with its name."""
+SPLIT = "{split}"
+"""Where the template of a pair is cut for the tokenizer, so that no token spans the place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from tokenizers import Encoding, Tokenizer
 
 from frontend_service.domain.requests import DEFAULT_PROMPT, DEFAULT_TRUNCATION, PromptChoice, Truncation
 from frontend_service.tokenizing.tokens import Chunks, TextReader, TokenizedBatch, UntrainedTokens, shortened
-from shared.card import ModelCard
+from shared.card import PLACE, SPLIT, ModelCard
 from shared.errors import InputTooLong, InvalidInput
 from shared.jobs import RaggedTokens
 from shared.vectors import TruncationSide
@@ -237,8 +237,14 @@ class TemplatePairs:
         Raises InvalidInput where the template has no place for it, or the beginning of the texts is to be cut off.
         """
         _check_cut_sides(texts)
-        before, between, after = self._filled_template(prompt)
-        ending = self._reader.read(after).ids
+        template, instruction = self._template(prompt), prompt or ""
+        parts = template.split(SPLIT)
+        literal = {part: self._reader.read(part).ids for part in parts if not PLACE.search(part)}
+        ending = [
+            token
+            for part in template.partition("{document}")[2].split(SPLIT)
+            for token in self._reader.read(_filled(part, instruction=instruction)).ids
+        ]
         free_tokens = texts.free_tokens(limit, len(ending))
         firsts: list[tuple[str, bool]] = []
         for chunk in self._within_own_limit(texts.firsts, texts.first_cut, texts.first_name, limit):
@@ -249,7 +255,13 @@ class TemplatePairs:
             for second, second_is_cut in chunk:
                 for row in range(len(firsts)) if texts.matrix else (column,):
                     first, first_is_cut = firsts[row]
-                    ids = self._reader.read(before + first + between + second + after).ids
+                    ids: list[int] = []
+                    for part in parts:
+                        if part in literal:
+                            ids += literal[part]
+                        else:
+                            text = _filled(part, instruction=instruction, query=first, document=second)
+                            ids += self._reader.read(text).ids
                     over = len(ids) > limit
                     if over:
                         texts.check_cut(column, len(ids), limit)
@@ -258,18 +270,13 @@ class TemplatePairs:
                 column += 1
             yield None
 
-    def _filled_template(self, instruction: str | None) -> tuple[str, str, str]:
-        """What the template has before the query, between the two texts, after the document."""
+    def _template(self, instruction: str | None) -> str:
+        """The template for pairs with this instruction or with none."""
         if not instruction:
-            template = self._card.pair_template
-        elif not self._card.instructed_pair_template:
+            return self._card.pair_template
+        if not self._card.instructed_pair_template:
             raise InvalidInput("the model's template has no place for an instruction", field="instruction")
-        else:
-            template = self._card.instructed_pair_template
-        before, _, behind_query = template.partition("{query}")
-        between, _, after = behind_query.partition("{document}")
-        filled = [text.replace("{instruction}", instruction or "") for text in (before, between, after)]
-        return filled[0], filled[1], filled[2]
+        return self._card.instructed_pair_template
 
     def _within_own_limit(
         self, texts: Sequence[str], cut: Truncation, name: Callable[[int], str], pair_limit: int
@@ -293,6 +300,11 @@ class TemplatePairs:
                 chunk.append((text[: encoding.offsets[limit - 1][1]] if over else text, over))
                 number += 1
             yield chunk
+
+
+def _filled(part: str, **texts: str) -> str:
+    """Puts texts into a part of a template; what stands in braces inside of a text stays as it is."""
+    return PLACE.sub(lambda place: texts.get(place[1], place[0]), part)
 
 
 def _check_cut_sides(texts: PairTexts) -> None:

@@ -75,9 +75,9 @@ class LoadOptions:
     """What a user may say beside the model's name and the device.
 
     `names`: what clients call the model, none for its own name and id. `max_tokens` 0 means as the files say.
-    `revision` is of a hub id. `late`: the file of --late-interaction. `graphs`: those that an accelerator may run steps
-    by, None for none. `linear`: whether layers are rounded. `cuts`: whether long texts are to be computed in pieces.
-    `adapters`: those that are served over the model.
+    `revision` is of a hub id. `late` and `score_template`: the files of --late-interaction and --score-template.
+    `graphs`: those that an accelerator may run steps by, None for none. `linear`: whether layers are rounded. `cuts`:
+    whether long texts are to be computed in pieces. `adapters`: those that are served over the model.
     """
 
     names: tuple[str, ...] = ()
@@ -85,6 +85,7 @@ class LoadOptions:
     trust_remote_code: bool = False
     revision: str = ""
     late: Path | None = None
+    score_template: Path | None = None
     graphs: GraphSettings | None = None
     linear: Linear = "auto"
     cuts: bool = True
@@ -169,7 +170,7 @@ def _base_of(adapter: Adapter, trust_remote_code: bool) -> Path:
 
 def _source_in(path: Path, name: str, repository: Path, placement: Placement, options: LoadOptions) -> Source:
     """A model whose files are in the folder `path`; clients may call it by the name of its `repository`."""
-    recipe, names = reading.read(path, name, options.late), _names(name, repository)
+    recipe, names = reading.read(path, name, options.late, options.score_template), _names(name, repository)
     trust_remote_code = options.trust_remote_code
     if recipe.static:
         return _static_source(recipe, path, names, placement, trust_remote_code)

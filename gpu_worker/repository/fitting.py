@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from gpu_worker.repository.late_interaction import PUNCTUATION
 from gpu_worker.repository.recipe import Expansion, LateInteractionRecipe, Recipe
 from gpu_worker.repository.tokenizer import REMEDY, TokenizerFile, TokenizerReader
-from shared.card import LateInteraction
+from shared.card import SPLIT, LateInteraction
 from shared.errors import ModelRefused
 from shared.vectors import QueryExpansion
 
@@ -103,7 +103,7 @@ def check(recipe: Recipe, reader: TokenizerReader, limits: LengthLimits, late: L
         instructed = classifier.instructed_template
         written = {"its template": classifier.template, "its template with an instruction": instructed}
     for part, text in written.items():
-        needed = len(reader.ids(MARKS.sub(WORD, text)))
+        needed = sum(len(reader.ids(MARKS.sub(WORD, piece))) for piece in text.split(SPLIT))
         _check_fits(needed, f"{part} and a word of each text", limits.usual, _reason(limits))
     if written:
         return

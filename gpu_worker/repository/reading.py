@@ -20,6 +20,7 @@ from packaging.version import InvalidVersion
 
 from gpu_worker.repository import (
     late_interaction,
+    score_template,
     sentence_transformers_format,
     static_format,
     transformers_format,
@@ -35,29 +36,32 @@ EMPTY = ("query", "document")
 """Prompts that sentence-transformers has by default: they put nothing before a text."""
 
 
-def read(path: Path, name: str = "", late: Path | None = None) -> Recipe:
+def read(path: Path, name: str = "", late: Path | None = None, template: Path | None = None) -> Recipe:
     """Reads the recipe of the repository at `path`, requested as `name` (default: its path). Raises ModelRefused.
 
-    `late` is the file of --late-interaction.
+    `late` is the file of --late-interaction, `template` that of --score-template.
     """
     if not path.is_dir():
         raise ModelRefused(f"{path} is not a directory")
     try:
-        return _read(path, name or str(path), late)
+        return _read(path, name or str(path), late, template)
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # JSON of another shape than any tool writes
         raise ModelRefused(f"{path}: a JSON file of it holds something unexpected: {first_line(error)}") from error
 
 
-def _read(path: Path, name: str, late: Path | None) -> Recipe:
-    modules = path / "modules.json"
+def _read(path: Path, name: str, late: Path | None, template: Path | None) -> Recipe:
+    modules, question = path / "modules.json", score_template.read(path, template)
     if modules.is_file():
         file = path / "config_sentence_transformers.json"
         described = read_object(file, missing={})
         _check_requirements(file, described.get("requirements"))
         recipe = sentence_transformers_format.read(path, read_json(modules), described)
     else:
-        described = {}
-        recipe = static_format.read(path) if static_format.is_model2vec(path) else transformers_format.read(path, name)
+        described, answers = {}, question is not None and question.true_token is not None
+        is_static = static_format.is_model2vec(path)
+        recipe = static_format.read(path) if is_static else transformers_format.read(path, name, answers)
+    if question:
+        recipe = score_template.applied(recipe, question)
     if late:
         recipe = late_interaction.overridden(recipe, late)
     return _with_bge_m3(path, replace(recipe, **_prompts(path, described, recipe.late_interaction)))

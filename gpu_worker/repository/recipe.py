@@ -124,15 +124,34 @@ class QueriesRecipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreTemplate:
+    """How a reranker is asked, as score_template.json or --score-template says it.
+
+    `template` is Jinja, `instruction` the one of requests without an instruction. `true_token` and `false_token` are
+    the answers as texts, None where the model's files say them or there is one answer. `source` names the file for
+    refusals.
+    """
+
+    template: str
+    true_token: str | None
+    false_token: str | None
+    instruction: str
+    logit_mean: float
+    logit_sigma: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifierRecipe:
     """A classifier: labels of texts or tokens, or the scores of a reranker.
 
     `kind` is sequence: the head of the transformers class, or `pooled` rows; tokens: its head, or `layers`, on every
     token; or yes-no: the logits of the next token after the text. `yes_no` are the vocabulary ids whose difference is
     the one score (the second may be missing), None for the words yes and no. `template` is the prompt for a pair,
-    `instructed_template` one with an {instruction}. Both are rendered from the tokenizer's chat template, with
-    `structured` contents and `chat_options`; a model that `needs_template` and has none is refused, unless Qwen3's is
-    `builtin_template`.
+    `instructed_template` one with an {instruction}. Both are rendered from a `score_template`, else from the
+    tokenizer's chat template, with `structured` contents and `chat_options`; a model that `needs_template` and has none
+    is refused, unless Qwen3's is `builtin_template`. A logit of yes-no and `pooled` is
+    (what the model gives - `logit_mean`) / `logit_sigma`.
     """
 
     kind: Literal["sequence", "tokens", "yes-no"]
@@ -147,6 +166,9 @@ class ClassifierRecipe:
     structured: bool = False
     chat_options: dict[str, Any] = field(default_factory=dict)
     instructed_template: str = ""
+    score_template: ScoreTemplate | None = None
+    logit_mean: float = 0.0
+    logit_sigma: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,8 @@
 Yes/no: the files' template renders messages with the roles query and document (sentence-transformers 6). It is rendered
 here around marks, so that the frontend needs no template language. A chat template that names neither role, such as
 plain ChatML, would print both texts and ask nothing; it counts only where a LogitScore says that the model was trained
-with it. The built-in template is Qwen3-Reranker's (arXiv:2506.05176), as its model card shows it.
+with it. A score template (score_template.py) goes over all others. The built-in template is Qwen3-Reranker's
+(arXiv:2506.05176), as its model card shows it.
 
 Listwise: jina-reranker-v3 and v3.5 read a query and many documents as one text (arXiv:2509.25085). Each document ends
 with a marker token, and the query behind them with another one. The model's last hidden states there go through two
@@ -17,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from gpu_worker.repository.files import first_line, whole
-from gpu_worker.repository.recipe import ClassifierRecipe, DenseRecipe, LayerRecipe
+from gpu_worker.repository.recipe import ClassifierRecipe, DenseRecipe, LayerRecipe, ScoreTemplate
 from gpu_worker.repository.tokenizer import REMEDY, TokenizerFile, TokenizerReader
-from shared.card import Listwise
+from shared.card import SPLIT, Listwise
 from shared.errors import ModelRefused
 
 QWEN3 = (
@@ -31,6 +32,9 @@ QWEN3 = (
 QWEN3_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 QWEN3_TOKENS = ("<|im_start|>", "<think>")
 MARKS = {"system": "{instruction}", "query": "{query}", "document": "{document}"}
+PROBES = ("", "a", " \n<A b=\"c\">&'\u00c9{7}' 8\n ", "Ab " * 9999)
+"""Texts that a template must put in as they are: no filter, no condition on them."""
+SAY = "say how it is asked by --score-template (docs/models.md has what to give for some rerankers)"
 LISTWISE = "JinaForRanking"
 OPENING = (
     "<|im_start|>system\n"
@@ -58,24 +62,93 @@ def names_roles(template: str) -> bool:
 
 def resolve_yes_no(recipe: ClassifierRecipe, tokenizer: Any) -> ClassifierRecipe:
     """Fills in ids and templates. `tokenizer` is transformers'. Raises ModelRefused."""
-    has_template = bool(getattr(tokenizer, "chat_template", None))
-    template, instructed = _templates(recipe, tokenizer) if has_template else ("", "")
-    asks_yes_no, ids = recipe.kind == "yes-no", recipe.yes_no
-    if template and recipe.needs_template and asks_yes_no and not names_roles(tokenizer.get_chat_template()):
-        raise ModelRefused(
-            "no file says how it is asked: its chat template names no role 'query' and no role 'document', and there "
-            "is no LogitScore in a modules.json"
-        )
-    if not template and recipe.builtin_template and None not in (_find(tokenizer, word) for word in QWEN3_TOKENS):
-        template, instructed = QWEN3.replace(MARKS["system"], QWEN3_INSTRUCTION), QWEN3
-    if not template and (recipe.needs_template or (asks_yes_no and has_template)):
-        raise ModelRefused("no file says how it is asked about a query and a document (a chat template of such roles)")
+    question, asks_yes_no, ids = recipe.score_template, recipe.kind == "yes-no", recipe.yes_no
+    if question:
+        template, instructed = _rendered(question, tokenizer)
+    else:
+        template, instructed = _of_files(recipe, tokenizer)
+    if question and question.true_token is not None:
+        yes, no = _answer(question, "true_token", tokenizer), _answer(question, "false_token", tokenizer)
+        assert yes is not None
+        if yes == no:
+            raise ModelRefused(f"{question.source}: true_token and false_token are the same token, {yes}")
+        ids = yes, no
     if asks_yes_no and ids is None:
         yes, no = _find(tokenizer, "yes"), _find(tokenizer, "no")
         if yes is None or no is None:
             raise ModelRefused("the tokenizer has no tokens 'yes' and 'no', which a yes/no reranker scores by")
         ids = yes, no
-    return replace(recipe, yes_no=ids, template=template, instructed_template=instructed)
+    return replace(recipe, yes_no=ids, template=template, instructed_template=instructed, score_template=None)
+
+
+def _of_files(recipe: ClassifierRecipe, tokenizer: Any) -> tuple[str, str]:
+    """The templates without and with an instruction, by the files or built in; empty where a pair is two segments."""
+    has_template = bool(getattr(tokenizer, "chat_template", None))
+    template, instructed = _templates(recipe, tokenizer) if has_template else ("", "")
+    asks_yes_no = recipe.kind == "yes-no"
+    if template and recipe.needs_template and asks_yes_no and not names_roles(tokenizer.get_chat_template()):
+        raise ModelRefused(
+            "no file says how it is asked: its chat template names no role 'query' and no role 'document', and there "
+            f"is no LogitScore in a modules.json; {SAY}"
+        )
+    if not template and recipe.builtin_template and None not in (_find(tokenizer, word) for word in QWEN3_TOKENS):
+        template, instructed = QWEN3.replace(MARKS["system"], QWEN3_INSTRUCTION), QWEN3
+    if not template and (recipe.needs_template or (asks_yes_no and has_template)):
+        raise ModelRefused(
+            f"no file says how it is asked about a query and a document (a chat template of such roles); {SAY}"
+        )
+    return template, instructed
+
+
+def _rendered(question: ScoreTemplate, tokenizer: Any) -> tuple[str, str]:
+    """Renders a score template without and with an instruction, which is "" where the template has no place for one.
+
+    Raises ModelRefused where it does anything to a text but put it in once.
+    """
+
+    def render(query: str, document: str, instruction: str) -> str:
+        texts = {"query": query, "document": document}
+        messages = [{"role": role, "content": text} for role, text in texts.items()]
+        options = {"chat_template": question.template, "instruction": instruction, "split": SPLIT, **texts}
+        try:
+            return str(tokenizer.apply_chat_template(messages, tokenize=False, **options))
+        except Exception as error:  # the template is a program
+            raise ModelRefused(f"{question.source}: the template cannot be rendered: {first_line(error)}") from error
+
+    marks = {name: f"{{{name}}}" for name in ("query", "document", "instruction")}
+    usual = marks | {"instruction": question.instruction}
+    plain, instructed = render(**usual), render(**marks)
+    for template, texts in ((plain, usual), (instructed, marks)):
+        for name, mark in marks.items():
+            count = template.count(mark)
+            if texts[name] != mark or (name == "instruction" and instructed == plain):
+                continue
+            if count != 1:
+                raise ModelRefused(f"{question.source}: the template has {name} {count} times, it must put it in once")
+            for probe in PROBES[name == "instruction" :]:
+                if render(**(texts | {name: probe})) != template.replace(mark, probe):
+                    raise ModelRefused(
+                        f"{question.source}: the template changes {name}, or what it writes depends on its content; it "
+                        "must put it in as it is"
+                    )
+        _holds_marks(template)
+    return plain, "" if instructed == plain else instructed
+
+
+def _answer(question: ScoreTemplate, key: str, tokenizer: Any) -> int | None:
+    """The id of an answer, which must be one token; None for one that is not named. Raises ModelRefused."""
+    word: str | None = getattr(question, key)
+    if word is None:
+        return None
+    ids = tokenizer(word, add_special_tokens=False)["input_ids"]
+    if len(ids) == 1 and ids[0] != tokenizer.unk_token_id:
+        return int(ids[0])
+    identity = _find(tokenizer, word)
+    if identity is None:
+        raise ModelRefused(
+            f"{question.source}: {key} {word!r} must be one token, it is {len(ids)} or none of the model's"
+        )
+    return identity
 
 
 def _find(tokenizer: Any, word: str) -> int | None:
@@ -110,7 +183,7 @@ def _holds_marks(text: str) -> bool:
     query, document = MARKS["query"], MARKS["document"]
     complete = text.count(query) == text.count(document) == 1
     if complete and text.index(document) < text.index(query):
-        raise ModelRefused("its chat template puts the document before the query, which is not supported")
+        raise ModelRefused("its template puts the document before the query, which is not supported")
     return complete
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gpu_worker.repository import late_interaction, rerankers, text_settings
-from gpu_worker.repository.files import checked, read_object, whole
+from gpu_worker.repository.files import checked, one_of, read_object, whole
 from gpu_worker.repository.recipe import (
     ClassifierRecipe,
     DenseRecipe,
@@ -27,6 +27,8 @@ from shared.vectors import Activation
 
 PROCESS_REWARDS = "Qwen2ForProcessRewardModel"
 """Architecture that rewards steps of a solution at the tokens that end them (Qwen2.5-Math-PRM, arXiv:2501.07301)."""
+BIDIRECTIONAL = "LlamaBidirectionalForSequenceClassification"
+"""Architecture of NVIDIA's rerankers, such as llama-nemotron-rerank-1b-v2; its code is NeMo AutoModel's."""
 GRITLM_MARK = "<|embed|>\n"
 """End of the instruction in a GritLM prompt (arXiv:2402.09906)."""
 WITHOUT_HEAD = re.compile(r"|(?!\w*For[A-Z])\w+Model|\w+ForPreTraining|\w+ForCausalLM")
@@ -39,23 +41,29 @@ ACTIVATIONS = {
 }
 
 
-def read(path: Path, name: str) -> Recipe:
-    """The recipe of a repository without modules.json, requested as `name`. Raises ModelRefused."""
+def read(path: Path, name: str, answers: bool = False) -> Recipe:
+    """The recipe of a repository without modules.json, requested as `name`. Raises ModelRefused.
+
+    `answers`: whether a score template names the tokens that a causal language model scores by.
+    """
     config = read_object(path / "config.json")
     architecture = str((config.get("architectures") or [""])[0])
     unread = text_settings.unread(path)
     return Recipe(
         max_tokens=text_settings.tokenizer_limit(path),
         notice=f"not read, for want of a modules.json: {', '.join(unread)}" if unread else "",
-        **_heads(path, config, architecture, name),
+        **_heads(path, config, architecture, answers or _is_reranker(path, config, name)),
     )
 
 
-def _heads(path: Path, config: dict[str, Any], architecture: str, name: str) -> dict[str, Any]:
+def _heads(path: Path, config: dict[str, Any], architecture: str, reranks: bool) -> dict[str, Any]:
+    """The heads of an architecture; `reranks`: whether a language model is a reranker."""
     causal = architecture.endswith("ForCausalLM") and config.get("is_causal", True)
     pooling = "lasttoken" if causal else "mean"  # the only token of a causal model that has seen the others
     dense = DenseRecipe(poolings=(pooling,), allowed_dimensions=matryoshka(path, config))
     outputs = {"dense": dense, "multi_vector": MultiVectorRecipe()}
+    if architecture == BIDIRECTIONAL:
+        return _bidirectional(path, config)
     if architecture.endswith("ForSequenceClassification"):
         return {"weights_of": "sequence-classification", "classifier": classifier(path, config, "sequence")}
     if architecture.endswith("ForTokenClassification"):
@@ -70,10 +78,15 @@ def _heads(path: Path, config: dict[str, Any], architecture: str, name: str) -> 
         return outputs | grit | {"dense": replace(dense, poolings=("mean",), normalize=True)}
     if architecture == PROCESS_REWARDS:
         return {"classifier": _process_rewards(path, config)}
-    if architecture.endswith("ForCausalLM") and _is_reranker(path, name):
+    if architecture.endswith("ForCausalLM") and reranks:
         return {"weights_of": "causal-lm", "classifier": yes_no(config)}
     if architecture == rerankers.LISTWISE:
         return rerankers.read_listwise(path, config)
+    if architecture.endswith("ForConditionalGeneration") and reranks:
+        raise ModelRefused(
+            f"{path / 'config.json'}: {architecture} is a reranker that writes its ranking as text or reads images, "
+            "which is not served"
+        )
     _check_no_chat_template(path)
     if architecture.endswith("ForMaskedLM"):
         # As SentenceTransformer and as SparseEncoder read it: one pass gives both.
@@ -102,8 +115,16 @@ def _check_no_chat_template(path: Path) -> None:
         )
 
 
-def _is_reranker(path: Path, name: str) -> bool:
-    """Whether a causal language model is a reranker: by the roles in its template, else by its name."""
+def _is_reranker(path: Path, config: dict[str, Any], name: str) -> bool:
+    """Whether a language model is a reranker: by the roles in its template, else by its name.
+
+    Raises ModelRefused for zerank of before May 2026, whose question stands in its code alone.
+    """
+    if "zeranker" in str(config.get("auto_map", "")).lower():
+        raise ModelRefused(
+            f"{path / 'config.json'}: this zerank scores by code of its repository, which is not run: take a newer "
+            f"revision, which has a modules.json, or {rerankers.SAY}"
+        )
     asks = rerankers.names_roles("".join(_chat_templates(path).values()))
     return asks or any("rerank" in part.lower() for part in Path(name).parts[-3:])  # .../NAME/snapshots/REVISION
 
@@ -118,6 +139,23 @@ def yes_no(config: dict[str, Any], ids: tuple[int, int | None] | None = None) ->
         builtin_template=ids is None and config.get("model_type") == "qwen3",
         needs_template=ids is None,
     )
+
+
+def _bidirectional(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """Makes NVIDIA's reranker, over Llama without a causal mask: a linear layer over pooled rows, by a temperature."""
+    file = path / "config.json"
+    head = classifier(path, config, "sequence")
+    poolings = {"avg": "mean", "cls": "cls", "last": "lasttoken"}
+    pooling = poolings[one_of(config.get("pooling", "avg"), poolings, f"{file}: pooling")]
+    temperature = config.get("temperature", 1.0)
+    if not isinstance(temperature, int | float) or not temperature > 0:
+        raise ModelRefused(f"{file}: temperature {temperature!r} must be a number above 0")
+    score = LayerRecipe(kind="dense", outputs=len(head.labels), weights="model", keys={"weight": "score.weight"})
+    pooled = DenseRecipe(poolings=(pooling,), layers=(score,))
+    return {
+        "config": {"model_type": "llama", "is_causal": config.get("is_causal", False)},
+        "classifier": replace(head, pooled=pooled, needs_template=True, logit_sigma=float(temperature)),
+    }
 
 
 def _process_rewards(path: Path, config: dict[str, Any]) -> ClassifierRecipe:

@@ -17,6 +17,7 @@ import transformers
 from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import (
+    CONFIG_MAPPING,
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
@@ -79,7 +80,12 @@ def config_of(folder: Path, recipe: Recipe, trust_remote_code: bool) -> Pretrain
     file = folder / "config.json"
     _check_not_quantised(file)
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
+        if "model_type" in recipe.config:  # a class of transformers computes what the repository's own code does
+            described = read_object(file)
+            described.pop("auto_map", None)
+            config = CONFIG_MAPPING[recipe.config["model_type"]].from_dict(described)
+        else:
+            config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
         for key, value in recipe.config.items():
             setattr(config, key, value)  # a keyword would be refused where config.json does not have the key
     except Exception as error:  # each class checks its keys in its own way

@@ -1,5 +1,6 @@
 """Classifiers and rerankers that sentence-transformers wrote, served by both services and compared with itself."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 from sentence_transformers import CrossEncoder
 from sentence_transformers.cross_encoder.modules import LogitScore
-from transformers import pipeline
+from transformers import AutoTokenizer, pipeline
 
 from selvage.v1 import classification_pb2, model_pb2, ranking_pb2
 from support.references import near
@@ -107,6 +108,32 @@ async def test_yes_no(tmp_path: Path, template: str | None) -> None:
             expected = oracle.predict(pairs, prompt=prompt)
             scores = {each.index: each.score for each in reply.results}
             near(np.array([scores[index] for index in range(len(pairs))]), expected)
+
+
+async def test_a_score_template_beside_the_weights(tmp_path: Path) -> None:
+    """Of a model that no other file calls a reranker: one logit less another, rescaled; with an instruction too."""
+    model = write_encoder(tmp_path, "tiny-qwen3", "causal-lm")
+    reader(model_max_length=24).save_pretrained(tmp_path)
+    template = "{% if instruction %}w20 {{ instruction }} {% endif %}w21 {{ query }} w22 {{ document }} w23"
+    numbers = {"logit_mean": 0.5, "logit_sigma": 4}
+    asked = {"template": template, "true_token": "w30", "false_token": "w31", **numbers}
+    (tmp_path / "score_template.json").write_text(json.dumps(asked))
+    ask = {"query": QUERY, "documents": DOCUMENTS, "truncate": True}
+    async with served(tmp_path) as calls:
+        plain = await calls.ranking.Rerank(ranking_pb2.RerankRequest(**ask))
+        told = await calls.ranking.Rerank(ranking_pb2.RerankRequest(**ask, instruction="w40 w41"))
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    yes, no = tokenizer.convert_tokens_to_ids(["w30", "w31"])
+    for reply, before in ((plain, ""), (told, "w20 w40 w41 ")):
+        expected = []
+        for document in DOCUMENTS:
+            ids = tokenizer(f"{before}w21 {QUERY} w22 {document} w23", add_special_tokens=False)["input_ids"]
+            with torch.inference_mode():
+                logits = model(torch.tensor([ids if len(ids) <= 24 else [*ids[:23], ids[-1]]])).logits[0, -1]
+            expected.append((float(logits[yes] - logits[no]) - 0.5) / 4)
+        raw, scores = ({each.index: getattr(each, name) for each in reply.results} for name in ("logit", "score"))
+        near(np.array([raw[index] for index in range(len(DOCUMENTS))]), np.array(expected))
+        near(np.array([scores[index] for index in range(len(DOCUMENTS))]), 1 / (1 + np.exp(-np.array(expected))))
 
 
 CHATML = "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }} <|im_end|> {% endfor %}"

@@ -17,6 +17,7 @@ from gpu_worker.model.heads.heads import (
     LexicalHead,
     MultiVectorHead,
     PooledClassifier,
+    RescaledClassifier,
     SequenceClassifier,
     SpladeHead,
     TokenClassifier,
@@ -24,7 +25,7 @@ from gpu_worker.model.heads.heads import (
     Unit,
     YesNoClassifier,
 )
-from gpu_worker.repository.recipe import DenseRecipe, LayerRecipe, Recipe
+from gpu_worker.repository.recipe import ClassifierRecipe, DenseRecipe, LayerRecipe, Recipe
 from shared.errors import ModelRefused
 
 ReadLayer = Callable[[LayerRecipe], dict[str, Tensor]]
@@ -84,11 +85,12 @@ class HeadBuilder:
         if classifier is None:
             return None
         if classifier.pooled:
-            return PooledClassifier(self._dense(classifier.pooled))
+            return _rescaled(PooledClassifier(self._dense(classifier.pooled)), classifier)
         if classifier.yes_no:
             ids = [identity for identity in classifier.yes_no if identity is not None]
             softcap = getattr(self._model.config.get_text_config(), "final_logit_softcapping", None)
-            return YesNoClassifier(self._model.get_output_embeddings().weight.detach()[ids].clone(), softcap)
+            rows = self._model.get_output_embeddings().weight.detach()[ids].clone()
+            return _rescaled(YesNoClassifier(rows, softcap), classifier)
         if classifier.layers:
             return TokenClassifier(self._chain(classifier.layers, self._width, self._placement.dtype)[0])
         head = TransformersHead(self._model)
@@ -146,6 +148,11 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 def _config_file(layer: LayerRecipe) -> str:
     """Finds the path of the file that describes a layer."""
     return f"{layer.weights.rpartition('/')[0]}/config.json"
+
+
+def _rescaled(classifier: SequenceClassifier, recipe: ClassifierRecipe) -> SequenceClassifier:
+    mean, sigma = recipe.logit_mean, recipe.logit_sigma
+    return classifier if (mean, sigma) == (0.0, 1.0) else RescaledClassifier(classifier, mean, sigma)
 
 
 def _activation(layer: LayerRecipe) -> nn.Module:

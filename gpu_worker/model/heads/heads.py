@@ -185,6 +185,18 @@ class YesNoClassifier(SequenceClassifier):
         return logits[:, :1] - logits[:, 1:] if logits.shape[1] == 2 else logits
 
 
+class RescaledClassifier(SequenceClassifier):
+    """The logits of another classifier, less `mean`, by `sigma`."""
+
+    def __init__(self, classifier: SequenceClassifier, mean: float, sigma: float) -> None:
+        super().__init__()
+        self.classifier, self.mean, self.sigma = classifier, mean, sigma
+
+    def plan(self, batch: PackedTexts, places: Counts, upload: Upload) -> ToLogits:
+        logits = self.classifier.plan(batch, places, upload)
+        return lambda hidden: (logits(hidden) - self.mean) / self.sigma
+
+
 def _pooling(batch: PackedTexts, places: Counts, mode: str, upload: Upload) -> PoolRows:
     lengths = np.diff(batch.offsets)[places]
     return plan_pooling(batch.offsets[places], lengths, np.zeros_like(lengths), (mode,), upload)

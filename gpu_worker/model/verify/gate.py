@@ -294,7 +294,8 @@ def _head_logits(recipe: Recipe, logits: Tensor) -> Tensor:
         return logits[0]
     yes, no = classifier.yes_no
     last = logits[:, -1]
-    return last[:, [yes]] if no is None else last[:, [yes]] - last[:, [no]]
+    odds = last[:, [yes]] if no is None else last[:, [yes]] - last[:, [no]]
+    return (odds - classifier.logit_mean) / classifier.logit_sigma
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

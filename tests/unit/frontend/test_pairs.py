@@ -136,6 +136,20 @@ def test_a_template_asks_one_text() -> None:
     assert braces.second_segments == (0,)
 
 
+def test_no_token_spans_a_split() -> None:
+    """Of the template; what a text has in braces is text. The document is cut, and all parts behind it stay."""
+    ask = {"template": "query{split}: {query}{split}{document}{split}z{split} :", "max_tokens": 20}
+    assert words_of(pairs(["a"], ["c d"], **ask).tokens) == ["query : a c d z :"]
+    joined = ask | {"template": "query : {query}{document}z :"}
+    assert words_of(pairs(["a"], ["c d"], **joined).tokens) == ["query : [UNK] [UNK] :"]
+    assert words_of(pairs(["a{split}b"], ["c{query}"], **ask).tokens) == ["query : [UNK] [UNK] z :"]
+    cut = ask | {"max_tokens": 7, "cut": Truncation(truncate=True)}
+    assert words_of(pairs(["a"], ["c d e f"], **cut).tokens) == ["query : a c d z :"]
+    told = "query {instruction}{split}{query} {document}"
+    batch = pairs(["a"], ["c"], template=told, max_tokens=20, prompt=PromptChoice(literal="{split}x"))
+    assert words_of(batch.tokens) == ["query [UNK] a c"]
+
+
 def test_a_template_keeps_its_end() -> None:
     """The document is cut, not what the model answers after."""
     ask = {"template": TEMPLATE, "cut": Truncation(truncate=True), "max_tokens": 9}
