@@ -25,6 +25,7 @@ from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.engine.step.outputs import Outputs, SliceRows
 from gpu_worker.engine.step.sequences import Selection, Sequences
 from gpu_worker.engine.step.step import Step
+from gpu_worker.kernels.rows.token_pooling import one_thread
 from gpu_worker.model.heads.pooling import Skiplist, instruction_ends
 from gpu_worker.model.model import Abilities, Model
 from gpu_worker.ragged.texts import Counts
@@ -302,6 +303,8 @@ def _arrive(computed: "Future[Computed]") -> None:
     """Waits for a step's download, in a thread of its own, and pools token rows."""
     download, slices = computed.result()
     download.wait()
-    for job, slice_rows in slices:
-        if isinstance(job, PoolingJob):
-            job.pool(slice_rows)
+    pooled = [(job, slice_rows) for job, slice_rows in slices if isinstance(job, PoolingJob)]
+    if pooled:
+        with one_thread():
+            for job, slice_rows in pooled:
+                job.pool(slice_rows)

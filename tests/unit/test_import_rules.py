@@ -61,7 +61,17 @@ def test_the_rooms_of_the_worker_are_drawn_as_they_are() -> None:
 
 
 OF_BOTH = ["prometheus_client", "opentelemetry"]
-OF_THE_ENGINE = ["grpc", "google", "structlog", "pydantic", "pydantic_settings", "triton", "rich", "aiohttp"]
+OF_THE_ENGINE = [
+    "grpc",
+    "google",
+    "structlog",
+    "pydantic",
+    "pydantic_settings",
+    "triton",
+    "rich",
+    "aiohttp",
+    "threadpoolctl",
+]
 STEPS = [
     [
         ("frontend_service.frontend", ["grpc", "grpc_health", "google", "selvage", "tei"]),

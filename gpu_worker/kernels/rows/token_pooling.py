@@ -3,6 +3,10 @@
 Nothing here is PyTorch's: it would keep a pool of threads for every thread that calls it.
 """
 
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.cluster import hierarchy
@@ -13,6 +17,20 @@ from shared.vectors import TokenPooling
 Floats = NDArray[np.float32]
 NO_NORM = 1e-12
 """Least norm that a row is divided by, as in torch: a shorter row has no direction."""
+
+
+def one_thread() -> AbstractContextManager[Any]:
+    """Has numpy compute products in one thread meanwhile, in the whole process. A document's are small, and take ten
+    times as long in several threads that wait for the cores on which the model is computed."""
+    limit: AbstractContextManager[Any] = _open_blas().limit(limits=1)
+    return limit
+
+
+@cache
+def _open_blas() -> Any:
+    from threadpoolctl import ThreadpoolController  # here, so that all else runs where it is missing
+
+    return ThreadpoolController().select(internal_api="openblas")
 
 
 def pool(rows: Floats, pooling: TokenPooling) -> Floats:
@@ -26,7 +44,7 @@ def pool(rows: Floats, pooling: TokenPooling) -> Floats:
     two rows is 1 minus their product, which is no cosine distance for rows of another length.
 
     `linkage` holds Python's lock to its end, so documents in several threads would take as long as one after the other:
-    3 ms of a core for 300 rows, 150 for 2,048. It takes up to 10 n * n bytes.
+    3 ms of a core for 300 rows, 120 for 2,048. It takes up to 10 n * n bytes.
     """
     count, protected = pooling.rows_left(len(rows)), pooling.protected_tokens
     if count < len(rows):

@@ -8,8 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentence_transformers.multi_vector_encoder.modules.token_pooling import HierarchicalTokenPooling
+from threadpoolctl import ThreadpoolController
 
 from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.engine.jobs.pooled import PooledEncodeJob
 from gpu_worker.kernels.rows.token_pooling import pool
 from gpu_worker.model.heads.heads import MultiVectorHead
 from gpu_worker.model.loading import load
@@ -165,6 +167,22 @@ def test_a_score_compares_pooled_documents(
     for width in (None, 2):
         found = scores(run(engine, [job], width)[0], expected.shape[1])
         np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
+
+
+def test_products_take_one_thread_while_documents_are_pooled(
+    engine: ModelEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And then as many as before: a program with an Engine in it may want more."""
+    libraries, seen = ThreadpoolController().select(internal_api="openblas"), []
+
+    def threads() -> set[int]:
+        return {library.num_threads for library in libraries.lib_controllers}
+
+    monkeypatch.setattr(PooledEncodeJob, "pool", lambda *_: seen.append(threads()))
+    with libraries.limit(limits=2):
+        with pytest.raises(KeyError):
+            ask(engine, pooled(TWICE), [[30, 31]])
+        assert (seen, threads()) == ([{1}], {2})
 
 
 def other_jobs(documents: list[list[int]]) -> list[Job]:
