@@ -117,6 +117,7 @@ def _values(source: Any, kind: Any) -> dict[str, Any]:
 
 
 def card_from_pb(message: model_pb2.ModelCard) -> ModelCard:
+    """Reads a card. Raises ValueError where it makes no sense."""
     return ModelCard(
         **_values(message, ModelCard)
         | {
@@ -134,7 +135,7 @@ def card_from_pb(message: model_pb2.ModelCard) -> ModelCard:
             "late_interaction": _late_interaction(message),
             "query_route": _query_route(message),
             "listwise": _listwise(message),
-            "token_pooling": pooling_from_pb(message, "token_pooling"),
+            "token_pooling": _token_pooling(message),
             "truncation_side": TruncationSide(message.truncation_side or TruncationSide.RIGHT),
         }
     )
@@ -164,6 +165,13 @@ def pooling_from_pb(message: Any, field_name: str) -> TokenPooling | None:
     if not message.HasField(field_name):
         return None
     return TokenPooling(**_values(getattr(message, field_name), TokenPooling))
+
+
+def _token_pooling(message: model_pb2.ModelCard) -> TokenPooling | None:
+    try:
+        return pooling_from_pb(message, "token_pooling")
+    except InvalidInput as error:
+        raise ValueError(error.message) from error
 
 
 def _query_route(message: model_pb2.ModelCard) -> QueryRoute | None:

@@ -279,3 +279,6 @@ def test_the_card_survives() -> None:
     assert codec.card_from_pb(message) == card
     route = message.query_route  # clients read fields of it that are the same for every table
     assert (route.family, route.attention, route.sparse_head, route.include_prompt) == (*["static"] * 3, True)
+    message.token_pooling.pool_factor = 0
+    with pytest.raises(ValueError, match="pool_factor is 0"):
+        codec.card_from_pb(message)
