@@ -1,6 +1,6 @@
-"""What becomes of a worker's numbers: ranking, activation, listwise scores, explanations, token pooling, packing.
+"""What becomes of a worker's numbers: ranking, activation, listwise scores, explanations.
 
-numpy and scipy; runs in threads. Knows no request of an API and no worker.
+numpy; runs in threads. Knows no request of an API and no worker.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,18 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.cluster import hierarchy
-from scipy.spatial.distance import squareform
 
-from frontend_service.domain.requests import TokenPooling
 from shared.card import ModelCard
 from shared.jobs import JobResult, PackedBytes, RaggedTokens, Rows
-from shared.vectors import Activation, DataType
+from shared.vectors import Activation
 
-TINY = np.finfo(np.float32).tiny
-Floats = NDArray[np.float32]
-NO_NORM = 1e-12
-"""Least norm that a row is divided by, as in torch: a shorter row has no direction."""
 LEAST_LENGTH = 1e-8
 """Rows are taken to be no shorter than this, as PyTorch's cosine_similarity does: a row of zeros scores 0."""
 
@@ -138,78 +131,6 @@ def explain(
     ]
 
 
-def pool(rows: Floats, pooling: TokenPooling, normalize: bool) -> Floats:
-    """Pools the token rows [n, D] of one document to [m, D], m at most `pooling.rows_left(n)`.
-
-    The first `protected` rows stay as they are; the others are clustered by Ward's method on cosine distance into
-    (n - protected) // factor clusters and replaced by the means of these (arXiv:2409.14683), in the order of scipy's
-    labels. Where distances are equal there may be fewer clusters. With `normalize` all rows end with unit length.
-
-    Equals `HierarchicalTokenPooling` of sentence-transformers, which takes rows to have unit length: the distance of
-    two rows is 1 minus their product, which is no cosine distance for rows of another length.
-
-    `linkage` holds Python's lock to its end (60 ms for 2,048 rows). All together takes up to 10 n * n bytes.
-    """
-    count, protected = pooling.rows_left(len(rows)), pooling.protected
-    if count < len(rows):
-        rows = np.concatenate([rows[:protected], _means(rows[protected:], count - protected)])
-    if normalize:
-        rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), NO_NORM)
-    return rows
-
-
-def _means(rows: Floats, clusters: int) -> Floats:
-    """The means [clusters, D] of clusters of rows [n, D]."""
-    linkage = hierarchy.linkage(_distances(rows), method="ward")
-    labels = hierarchy.fcluster(linkage, t=clusters, criterion="maxclust")  # [n], each from 1
-    order = np.argsort(labels, kind="stable")
-    _, starts, counts = np.unique(labels[order], return_index=True, return_counts=True)
-    sums: Floats = np.add.reduceat(rows[order], starts, axis=0)
-    return np.divide(sums, counts[:, None], dtype=np.float32)
-
-
-def _distances(rows: Floats) -> Floats:
-    """Cosine distances [n * (n - 1) / 2] of all pairs of rows [n, D] of unit length."""
-    distances = rows @ rows.T  # [n, n]; changed in place, since it takes most of the memory
-    np.subtract(1, distances, out=distances)
-    np.clip(distances, 0, 2, out=distances)
-    condensed: Floats = squareform(distances, checks=False)
-    return condensed
-
-
 def unpack_float32(rows: Rows) -> NDArray[np.float32]:
     """Packed FLOAT32 rows as an array [N, D], read-only."""
     return np.frombuffer(rows.data, dtype="<f4").reshape(-1, rows.dimensions)
-
-
-def pack(rows: NDArray[np.float32], data_type: DataType) -> Rows:
-    """Packs rows [N, D] without NaN.
-
-    The float types are little-endian. INT8: each number as a multiple of its row's scale, which is the row's largest
-    magnitude / 127; scales [N] are float32. BINARY: a bit a number, set where it is not negative, eight to a byte, the
-    first one highest. The tests hold it to `gpu_worker.kernels.rows.row_kernels.pack`, which packs all other rows.
-    """
-    scales = b""
-    match data_type:
-        case DataType.FLOAT32:
-            data = rows.astype("<f4", copy=False).tobytes()
-        case DataType.FLOAT16:
-            with np.errstate(over="ignore"):  # too large becomes infinite, as in torch
-                data = rows.astype("<f2").tobytes()
-        case DataType.BFLOAT16:
-            data = _bfloat16(rows).tobytes()
-        case DataType.INT8:
-            largest = np.abs(rows).max(axis=1, initial=TINY)
-            unit = largest / np.float32(127)  # [N]
-            data = np.clip(np.rint(rows / unit[:, None]), -127, 127).astype(np.int8).tobytes()
-            scales = unit.astype("<f4", copy=False).tobytes()
-        case DataType.BINARY:
-            data = np.packbits(rows >= 0, axis=1).tobytes()
-    return Rows(dimensions=rows.shape[1], data=data, scales=scales)
-
-
-def _bfloat16(rows: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """The upper halves of the numbers, rounded to nearest, ties to even."""
-    bits = np.ascontiguousarray(rows).view(np.uint32)
-    odd = bits >> np.uint32(16) & np.uint32(1)
-    return (bits + np.uint32(0x7FFF) + odd >> np.uint32(16)).astype("<u2")

@@ -83,7 +83,9 @@ class ModelWorker:
         model = await asyncio.get_running_loop().run_in_executor(device, load_model, settings)
         arrivals = create_arrivals_thread(model.placement)
         threads += [arrivals] if arrivals else []
-        engine = ModelEngine(model, device, arrivals)
+        pooling = ThreadPoolExecutor(1, "pooling", initializer=model.placement.enter)
+        threads.append(pooling)
+        engine = ModelEngine(model, device, arrivals, pooling=pooling)
         kept_bytes = cache_bytes(model, settings.cache_megabytes)
         loading_bytes = model.placement.device_memory.peak if model.placement.device_memory else 0
         trials, times = await step_of(model, device, settings, kept_bytes)

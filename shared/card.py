@@ -3,7 +3,16 @@
 import re
 from dataclasses import dataclass, field, replace
 
-from shared.vectors import Activation, InputType, OutputKind, QueryExpansion, ScoringMethod, Task, TruncationSide
+from shared.vectors import (
+    Activation,
+    InputType,
+    OutputKind,
+    QueryExpansion,
+    ScoringMethod,
+    Task,
+    TokenPooling,
+    TruncationSide,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +130,7 @@ class ModelCard:
     pools_spans: bool = False
     listwise: Listwise | None = None
     bitwise_invariant: bool = False
+    token_pooling: TokenPooling | None = None
 
     @property
     def dense_width(self) -> int:
@@ -136,6 +146,14 @@ class ModelCard:
     def asks_about_pairs(self) -> bool:
         """Whether it classifies pairs alone: a yes/no reranker, which has nothing to ask about a single text."""
         return bool(self.pair_template) and self.labels == YES
+
+    def pooling_of(self, wanted: TokenPooling | None, normalize: bool | None) -> TokenPooling | None:
+        """How token rows of documents are pooled where a request wants this, or None: as the files say. `normalize`:
+        whether it wants rows of unit length. Returns None for no pooling."""
+        pooling = wanted or self.token_pooling
+        if pooling is None or pooling.pool_factor == 1:
+            return None
+        return pooling if normalize is None else replace(pooling, normalize=normalize)
 
     def of_queries(self, route: QueryRoute) -> "ModelCard":
         """The card as it holds for queries that go their own way, `query_route`."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate, pairwise
 
-from shared.vectors import DataType, InputType, Layout, MultiVectors, OutputKind, ScoringMethod
+from shared.vectors import DataType, InputType, Layout, MultiVectors, OutputKind, ScoringMethod, TokenPooling
 
 assert array("i").itemsize == 4
 MESSAGE_SEQUENCES = 1024 * 1024
@@ -133,7 +133,8 @@ PRIORITIES = {priority.name.lower(): priority for priority in Priority}
 class Encode:
     """Vectors of each sequence. `dimensions` 0 means all, `sparse_top_k` 0 all weights above zero.
 
-    `input_type`: what the sequences are, which decides whether a skiplist counts.
+    `input_type`: what the sequences are, which decides whether a skiplist counts. `pooling`: how token rows become
+    fewer; these get unit length before, and `normalize_tokens` is that of the pooling.
     """
 
     outputs: frozenset[OutputKind]
@@ -144,6 +145,7 @@ class Encode:
     sparse_top_k: int = 0
     token_ids: bool = False
     input_type: InputType = InputType.UNSPECIFIED
+    pooling: TokenPooling | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +166,8 @@ class HybridWeights:
 class Score:
     """Scores of the first `queries` sequences against the others. `weights`: HYBRID only.
 
-    `explain`: also which document tokens won; LATE_INTERACTION with one query only.
+    `explain`: also which document tokens won; LATE_INTERACTION with one query only. `pooling`: how the token rows of
+    documents become fewer; these get unit length before. LATE_INTERACTION without `explain` only.
     """
 
     method: ScoringMethod
@@ -174,6 +177,7 @@ class Score:
     mean: bool
     weights: HybridWeights | None = None
     explain: bool = False
+    pooling: TokenPooling | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

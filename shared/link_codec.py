@@ -39,6 +39,8 @@ from shared.value_codec import (
     error_from_pb,
     error_to_pb,
     number,
+    pooling_from_pb,
+    pooling_to_pb,
     read_varint,
     varint,
     vectors_from_pb,
@@ -199,6 +201,7 @@ def _work_to_pb(work: Work) -> dict[str, object]:
                     sparse_top_k=work.sparse_top_k,
                     token_ids=work.token_ids,
                     input_type=number(work.input_type),
+                    pooling=pooling_to_pb(work.pooling),
                 )
             }
         case Score():
@@ -211,6 +214,7 @@ def _work_to_pb(work: Work) -> dict[str, object]:
                     mean=work.mean,
                     weights=_weights_to_pb(work.weights),
                     explain=work.explain,
+                    pooling=pooling_to_pb(work.pooling),
                 )
             }
         case Classify():
@@ -242,6 +246,7 @@ def _work_from_pb(message: pb.Job) -> Work:
                 sparse_top_k=encode.sparse_top_k,
                 token_ids=encode.token_ids,
                 input_type=InputType(encode.input_type),
+                pooling=pooling_from_pb(encode, "pooling"),
             )
         case "score":
             score = message.score
@@ -253,6 +258,7 @@ def _work_from_pb(message: pb.Job) -> Work:
                 mean=score.mean,
                 weights=weights_from_pb(score.weights) if score.HasField("weights") else None,
                 explain=score.explain,
+                pooling=pooling_from_pb(score, "pooling"),
             )
         case "classify":
             classify = message.classify

@@ -26,6 +26,7 @@ from shared.vectors import (
     QueryExpansion,
     ScoringMethod,
     Task,
+    TokenPooling,
     TruncationSide,
 )
 
@@ -98,7 +99,12 @@ def error_from_pb(message: pb.JobError) -> SelvageError:
 
 def card_to_pb(card: ModelCard) -> model_pb2.ModelCard:
     values = _values(card, ModelCard)
-    kinds = {"late_interaction": LateInteraction, "query_route": QueryRoute, "listwise": Listwise}
+    kinds: dict[str, Any] = {
+        "late_interaction": LateInteraction,
+        "query_route": QueryRoute,
+        "listwise": Listwise,
+        "token_pooling": TokenPooling,
+    }
     nested = {name: values[name] and _values(values[name], kind) for name, kind in kinds.items()}
     if nested["query_route"] is not None:
         nested["query_route"] |= TABLE_ROUTE
@@ -111,6 +117,7 @@ def _values(source: Any, kind: Any) -> dict[str, Any]:
 
 
 def card_from_pb(message: model_pb2.ModelCard) -> ModelCard:
+    """Reads a card. Raises ValueError where it makes no sense."""
     return ModelCard(
         **_values(message, ModelCard)
         | {
@@ -128,6 +135,7 @@ def card_from_pb(message: model_pb2.ModelCard) -> ModelCard:
             "late_interaction": _late_interaction(message),
             "query_route": _query_route(message),
             "listwise": _listwise(message),
+            "token_pooling": _token_pooling(message),
             "truncation_side": TruncationSide(message.truncation_side or TruncationSide.RIGHT),
         }
     )
@@ -146,6 +154,24 @@ def _listwise(message: model_pb2.ModelCard) -> Listwise | None:
     if not message.HasField("listwise"):
         return None
     return Listwise(**_values(message.listwise, Listwise))
+
+
+def pooling_to_pb(pooling: TokenPooling | None) -> model_pb2.TokenPooling | None:
+    return None if pooling is None else model_pb2.TokenPooling(**_values(pooling, TokenPooling))
+
+
+def pooling_from_pb(message: Any, field_name: str) -> TokenPooling | None:
+    """Reads a field of the message `selvage.v1.TokenPooling`. Raises InvalidInput where it makes no sense."""
+    if not message.HasField(field_name):
+        return None
+    return TokenPooling(**_values(getattr(message, field_name), TokenPooling))
+
+
+def _token_pooling(message: model_pb2.ModelCard) -> TokenPooling | None:
+    try:
+        return pooling_from_pb(message, "token_pooling")
+    except InvalidInput as error:
+        raise ValueError(error.message) from error
 
 
 def _query_route(message: model_pb2.ModelCard) -> QueryRoute | None:

@@ -4,6 +4,8 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import accumulate
 
+from shared.errors import InvalidInput
+
 MOST_DIMENSIONS = 16_384
 """Most dimensions of a caller's rows: the memory of MaxSim's kernels grows with them, and no model has more."""
 MOST_SIMILARITIES, MOST_ELEMENTS = 2_000_000_000, 67_108_864
@@ -101,6 +103,36 @@ class Layout(IntEnum):
     def shape(self, queries: int, documents: int) -> tuple[int, int]:
         """Rows and columns of the scores."""
         return (queries, 1) if self is Layout.PAIRS else (queries, documents)
+
+
+MOST_POOLED = 2048
+"""Most tokens of a document whose rows are pooled: clustering takes time and memory by the square of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPooling:
+    """How the token rows of a document become fewer; the fields are those of `selvage.v1.TokenPooling`.
+
+    The first `protected_tokens` rows stay, the others become 1 / `pool_factor` as many (arXiv:2409.14683). `normalize`:
+    whether those that are left get unit length. Raises InvalidInput for a factor below 1, and for less than no rows.
+    """
+
+    pool_factor: float
+    protected_tokens: int = 1
+    normalize: bool = True
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.pool_factor < float("inf"):
+            why = f"pool_factor is {self.pool_factor:g}, must be a number of at least 1"
+            raise InvalidInput(why, field="pool_factor")
+        if self.protected_tokens < 0:
+            why = f"protected_tokens is {self.protected_tokens}, must be at least 0"
+            raise InvalidInput(why, field="protected_tokens")
+
+    def rows_left(self, rows: int) -> int:
+        """The number of a document's token rows that pooling leaves; it leaves fewer where distances are equal."""
+        free = rows - self.protected_tokens
+        return self.protected_tokens + max(int(free // self.pool_factor), 1) if free > 1 else rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

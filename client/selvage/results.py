@@ -173,6 +173,16 @@ class Listwise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPooling:
+    """How the token rows of documents become fewer unless a call says otherwise: about 1 / `pool_factor` of them are
+    left, the first `protected_tokens` as they are. `normalize`: whether these get unit length."""
+
+    pool_factor: float
+    protected_tokens: int
+    normalize: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
     """What a model is and how it reads texts.
 
@@ -226,3 +236,4 @@ class ModelCard:
     listwise: Listwise | None
     special_ids: tuple[int, ...]
     bitwise_invariant: bool
+    token_pooling: TokenPooling | None

@@ -14,6 +14,7 @@ from shared.jobs import MESSAGE_SEQUENCES, ChunkKind, Classify, Encode, MaxSim, 
 from shared.vectors import (
     MOST_DIMENSIONS,
     MOST_ELEMENTS,
+    MOST_POOLED,
     MOST_SIMILARITIES,
     DataType,
     Layout,
@@ -60,9 +61,9 @@ class Limits:
 
     `texts`: of an Embed, Tokenize, Classify or ClassifyTokens, and queries; `documents`: of a Rerank, Score or MaxSim.
     `text_bytes`: UTF-8 bytes of a text with its prompt; `message_bytes`: of all texts, and of a reply.
-    `request_tokens`: of all texts. `request_rows`, `vector_elements` (rows x dimensions): of either side of a MaxSim;
-    the latter also of the rows that an Embed pools. `scores`: of a Score or MaxSim. `similarities`: products of two
-    rows in a MaxSim. `pooled_tokens`: of a text whose rows are pooled. `spans`: of all texts of an Embed.
+    `request_tokens`: of all texts. `request_rows`, `vector_elements` (rows x dimensions): of either side of a MaxSim.
+    `scores`: of a Score or MaxSim. `similarities`: products of two
+    rows in a MaxSim. `pooled_tokens`: of a document whose rows are pooled. `spans`: of all texts of an Embed.
 
     `auto_truncate`: whether texts over the model's limit are cut where the request does not say.
 
@@ -78,7 +79,7 @@ class Limits:
     scores: int = 16_000_000
     similarities: int = MOST_SIMILARITIES
     vector_elements: int = MOST_ELEMENTS
-    pooled_tokens: int = 2048
+    pooled_tokens: int = MOST_POOLED
     spans: int = 65_536
     auto_truncate: bool = False
 
@@ -154,28 +155,21 @@ class Limits:
 
         `entry` is what errors call one of the texts: `texts[{}]`. A text whose token rows alone are too large is named.
         """
-        if request.pooling:
-            self._check_pooled(lengths, work.dimensions or card.multi_vector_dimensions, entry)
+        if work.pooling:
+            self.check_pooled(lengths, entry)
         if OutputKind.MULTI_VECTOR in work.outputs:
             longest = max(range(len(lengths)), key=lengths.__getitem__)
             alone = _embedding_bytes(request, work, card, lengths[longest : longest + 1], dense_rows=1)
             self.check_reply(alone, SMALLER_ROWS, entry.format(longest))
         self.check_reply(_embedding_bytes(request, work, card, lengths, dense_rows=request.dense_rows), SMALLER_REPLY)
 
-    def _check_pooled(self, lengths: Sequence[int], dimensions: int, entry: str) -> None:
-        """Checks the token rows to be pooled: those of each text, which has `lengths` tokens, and those of all."""
+    def check_pooled(self, lengths: Sequence[int], entry: str) -> None:
+        """Checks documents of so many tokens whose rows are to be pooled. `entry` is what errors call one of them."""
         for index, length in enumerate(lengths):
             if length > self.pooled_tokens:
-                field = entry.format(index)
-                raise LimitExceeded(
-                    f"{field} has {length} tokens, the rows of {self.pooled_tokens} at most are pooled", field=field
-                )
-        rows, field = sum(lengths), entry.partition("[")[0]
-        if rows * dimensions > self.vector_elements:
-            raise LimitExceeded(
-                f"{field} have {rows} x {dimensions} numbers before pooling, the limit is {self.vector_elements}",
-                field=field,
-            )
+                field, most = entry.format(index), self.pooled_tokens
+                why = f"{field} has {length} tokens, the rows of {most} at most are pooled (pool_factor above 1)"
+                raise LimitExceeded(why, field=field)
 
     def check_pairs(self, count: int) -> None:
         """Checks the pairs that a cross-encoder reads: each is a sequence of one job."""
@@ -254,12 +248,17 @@ def _embedding_bytes(
     if OutputKind.DENSE in work.outputs:
         payload += dense_rows * (kind.row_bytes(work.dimensions or card.dimensions) + kind.scale_bytes)
     if OutputKind.MULTI_VECTOR in work.outputs:
-        rows = sum(map(request.pooling.rows_left, lengths)) if request.pooling else sum(lengths)
+        rows = _token_rows(work, lengths)
         row_bytes = kind.row_bytes(work.dimensions or card.multi_vector_dimensions) + kind.scale_bytes
         payload += rows * (row_bytes + TOKEN_ID_BYTES * work.token_ids)
     if OutputKind.SPARSE in work.outputs:
         payload += _sparse_bytes(work, len(lengths), card)
     return payload
+
+
+def _token_rows(work: Encode, lengths: Sequence[int]) -> int:
+    """Most token rows of texts with so many tokens each."""
+    return sum(map(work.pooling.rows_left, lengths)) if work.pooling else sum(lengths)
 
 
 class KindBytes(NamedTuple):
@@ -355,7 +354,7 @@ def _expected_vectors(work: Encode, tokens: RaggedTokens, card: ModelCard, dense
     return ExpectedReply(
         kinds=kinds,
         sequences=sequences,
-        rows=tokens.total if token_width else 0,
+        rows=_token_rows(work, tokens.lengths) if token_width else 0,
         entries=entries,
         limits_entries=work.sparse_top_k > 0,
         dense=dense,

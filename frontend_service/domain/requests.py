@@ -11,7 +11,16 @@ from enum import Enum
 
 from shared.errors import InvalidInput
 from shared.jobs import HybridWeights
-from shared.vectors import DataType, InputType, Layout, MultiVectors, OutputKind, ScoringMethod, TruncationSide
+from shared.vectors import (
+    DataType,
+    InputType,
+    Layout,
+    MultiVectors,
+    OutputKind,
+    ScoringMethod,
+    TokenPooling,
+    TruncationSide,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,25 +86,6 @@ class DetokenizeRequest:
     tokenized: tuple[Sequence[int], ...]
     skip_special_tokens: bool = False
     input_type: InputType = InputType.UNSPECIFIED
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenPooling:
-    """A choice to pool the token rows of each document to 1 / `factor` of them; the first `protected` are kept."""
-
-    factor: float
-    protected: int = 1
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.factor < float("inf"):
-            raise InvalidInput(f"pool_factor is {self.factor:g}, must be a number of at least 1", field="pool_factor")
-        if self.protected < 0:
-            raise InvalidInput(f"protected_tokens is {self.protected}, must be at least 0", field="protected_tokens")
-
-    def rows_left(self, rows: int) -> int:
-        """The number of a document's token rows that pooling leaves; it leaves fewer where distances are equal."""
-        free = rows - self.protected
-        return self.protected + max(int(free // self.factor), 1) if free > 1 else rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,8 +161,6 @@ class EmbedRequest:
         for index, ids in enumerate(self.tokenized):
             if not ids:
                 raise InvalidInput(f"tokenized[{index}] has no ids", field=f"tokenized[{index}]")
-        if self.pooling and self.return_token_ids:
-            raise InvalidInput("return_token_ids and pool_factor are both given: a mean has no id", field="pool_factor")
         if self.pooling and self.prompt.input_type is InputType.QUERY:
             raise InvalidInput("pool_factor is for documents, input_type is QUERY", field="pool_factor")
         if self.span_pooling:
@@ -266,7 +254,7 @@ class ScoreRequest:
     `query_cut` and `document_cut` are for either text alone. `sequence_cut` is for what the model reads in one piece: a
     pair of a cross-encoder, else a query or a document, for which it holds beside the other two. None: only the model's
     limit holds; a pair over it is cut if `document_cut` cuts. `part_of_list`: the documents are some of a list that the
-    caller sends in several requests.
+    caller sends in several requests. `pooling`: how the token rows of documents become fewer; None: as the model says.
     """
 
     model: str = ""
@@ -283,6 +271,7 @@ class ScoreRequest:
     weights: HybridWeights | None = None
     explain: bool = False
     part_of_list: bool = False
+    pooling: TokenPooling | None = None
 
     def __post_init__(self) -> None:
         for field, texts in (("queries", self.queries), ("documents", self.documents)):

@@ -1,6 +1,5 @@
-"""Embed: vectors of texts, with token rows pooled where the request asks for that. Knows no API."""
+"""Embed: vectors of texts. Knows no API."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -9,9 +8,8 @@ from math import inf
 
 import numpy as np
 
-from frontend_service import postprocess
 from frontend_service.domain.limits import FEWER_WEIGHTS, TEXT_LETTERS, expected_reply
-from frontend_service.domain.requests import EmbedRequest, SpanPooling, TokenPooling
+from frontend_service.domain.requests import EmbedRequest, SpanPooling
 from frontend_service.services import repeats
 from frontend_service.services.pipeline import INLINE_LETTERS, Answer, Pipeline, ServedModel, check_task
 from frontend_service.tokenizing.spans import Document
@@ -21,7 +19,7 @@ from shared.card import ModelCard
 from shared.errors import InvalidInput, UnsupportedDimensions, UnsupportedTask
 from shared.jobs import Encode, JobResult
 from shared.query_table import QueryTable
-from shared.vectors import DataType, OutputKind, Task
+from shared.vectors import DataType, InputType, OutputKind, Task
 
 TEXT, TOKENIZED = "texts[{}]", "tokenized[{}]"
 INLINE_TOKENS = 8192
@@ -56,17 +54,26 @@ def encode(request: EmbedRequest, card: ModelCard) -> Encode:
         _check_span_pooling(request.span_pooling.field, outputs, card)
     for kind in outputs:
         _check_dimensions(request.dimensions, kind, card)
-    pools = request.pooling is not None  # rows are clustered at unit length, and packed afterwards
-    normalize = request.normalize
+    normalize, pooling = request.normalize, None
+    if OutputKind.MULTI_VECTOR in outputs and request.prompt.input_type is not InputType.QUERY:
+        pooling = card.pooling_of(request.pooling, normalize)
+    if pooling and request.return_token_ids:
+        why = f"return_token_ids needs pool_factor 1, not {pooling.pool_factor:g}: a mean of token rows has no id"
+        raise InvalidInput(why, field="return_token_ids")
     return Encode(
         outputs=frozenset(outputs),
         dimensions=request.dimensions or 0,
         normalize=card.normalizes if normalize is None else normalize,
-        normalize_tokens=pools or (card.normalizes_multi_vectors if normalize is None else normalize),
-        data_type=DataType.FLOAT32 if pools else request.data_type,
+        normalize_tokens=pooling.normalize
+        if pooling
+        else card.normalizes_multi_vectors
+        if normalize is None
+        else normalize,
+        data_type=request.data_type,
         sparse_top_k=request.sparse_top_k or 0,
         token_ids=request.return_token_ids,
         input_type=request.prompt.input_type,
+        pooling=pooling,
     )
 
 
@@ -102,7 +109,6 @@ class EmbeddingService:
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._limits = pipeline.limits
-        self._clustering = asyncio.Lock()
 
     async def embed(self, request: EmbedRequest, terms: RequestTerms) -> Answer:
         """Embeds texts or token ids: their vectors, in every output that the request names."""
@@ -125,8 +131,6 @@ class EmbeddingService:
             answer = await pipeline.run(model, work, batch, terms, began=began, sent=sent)
         if places is not None:
             answer = await pipeline.as_sent(answer, places)
-        if request.pooling:
-            answer = replace(answer, result=await self._pool_rows(answer.result, request, request.pooling))
         if answer.result.sparse is not None:  # only now is it known how many weights there are
             limits.check_reply(answer.size, FEWER_WEIGHTS)
         return answer
@@ -191,22 +195,6 @@ class EmbeddingService:
         result = JobResult(sparse=sparse, compute=pipeline.clock() - left)
         return pipeline.answer(model, result, sent, began=began, left=left)
 
-    async def _pool_rows(self, result: JobResult, request: EmbedRequest, pooling: TokenPooling) -> JobResult:
-        """Pools the FLOAT32 token rows of a worker's result, and packs all rows in the data type of the request.
-
-        Documents are clustered one at a time, those of several requests in turn: clustering keeps Python's lock, so
-        two at once would gain nothing, take twice the memory, and leave fewer threads to tokenise. A cancelled call
-        ends with its document.
-        """
-        assert result.tokens is not None
-        normalize = request.normalize is not False
-        documents = np.split(postprocess.unpack_float32(result.tokens), np.cumsum(result.row_lengths)[:-1])
-        pooled = []
-        for rows in documents:
-            async with self._clustering:
-                pooled.append(await self._pipeline.in_thread(partial(postprocess.pool, rows, pooling, normalize)))
-        return await self._pipeline.in_thread(partial(_with_pooled_rows, result, pooled, request.data_type))
-
 
 def documents_of(texts: Sequence[str], pooling: SpanPooling) -> list[Document]:
     """The documents of a request: the texts with their spans, or all texts as one document of which each is a chunk."""
@@ -217,14 +205,3 @@ def documents_of(texts: Sequence[str], pooling: SpanPooling) -> list[Document]:
         Document(text=text, spans=spans, entry=TEXT.format(index), span_entry=f"spans[{index}]")
         for index, (text, spans) in enumerate(zip(texts, pooling.spans, strict=True))
     ]
-
-
-def _with_pooled_rows(result: JobResult, documents: list[postprocess.Floats], data_type: DataType) -> JobResult:
-    """The result with these token rows instead of its former ones, and all rows in one data type."""
-    dense = result.dense
-    return replace(
-        result,
-        dense=dense and postprocess.pack(postprocess.unpack_float32(dense), data_type),
-        tokens=postprocess.pack(np.concatenate(documents), data_type),
-        row_lengths=tuple(map(len, documents)),
-    )

@@ -56,24 +56,29 @@ class Reranked:
 
 
 def scoring_method(request: ScoreRequest, card: ModelCard) -> ScoringMethod:
-    """Resolves how a Score or Rerank compares. Raises UnsupportedTask, and InvalidInput if it cannot be explained."""
+    """Resolves how a Score or Rerank compares. Raises UnsupportedTask; InvalidInput for options of other methods."""
     check_task(card, Task.RERANK)
     method = request.method or card.default_method
     if method is None or method not in card.methods:
         methods = ", ".join(method.name for method in card.methods)
         wanted = "" if method is None else f" by {method.name}"
         raise UnsupportedTask(f"the model cannot score{wanted}; it has {methods}", field="method")
-    if request.explain and method is not ScoringMethod.LATE_INTERACTION:
-        raise InvalidInput(f"explain needs LATE_INTERACTION, the method is {method.name}", field="explain")
+    for field, is_set in (("explain", request.explain), ("pool_factor", request.pooling is not None)):
+        if is_set and method is not ScoringMethod.LATE_INTERACTION:
+            raise InvalidInput(f"{field} needs LATE_INTERACTION, the method is {method.name}", field=field)
     return method
 
 
 def score_work(request: ScoreRequest, method: ScoringMethod, card: ModelCard) -> Score:
-    """Resolves a Score or Rerank whose method compares vectors."""
+    """Resolves a Score or Rerank whose method compares vectors. Raises InvalidInput where means would be explained."""
     late = method is ScoringMethod.LATE_INTERACTION
     normalize = request.normalization.normalize
     mean = card.averages_late_interaction if normalize is None else normalize
     unit_by_default = card.normalizes_multi_vectors and not request.normalization.raw_token_rows if late else True
+    pooling = card.pooling_of(request.pooling, normalize) if late else None
+    if pooling and request.explain:
+        why = f"explain needs pool_factor 1, not {pooling.pool_factor:g}: a mean of token rows is no token"
+        raise InvalidInput(why, field="explain")
     return Score(
         method=method,
         layout=request.layout,
@@ -82,6 +87,7 @@ def score_work(request: ScoreRequest, method: ScoringMethod, card: ModelCard) ->
         mean=late and mean,
         weights=request.weights,
         explain=request.explain,
+        pooling=pooling,
     )
 
 
@@ -243,6 +249,8 @@ class RankingService:
         )
         sides = [await pipeline.sent(queries, rows), await pipeline.sent(documents, columns)]
         sent = TokenizedBatch.joined(sides)
+        if whole_work.pooling:
+            limits.check_pooled(sides[1].tokens.lengths, DOCUMENT)
         if request.explain:
             limits.check_explained(request, sent.tokens.lengths[0], shown, text_bytes)
         if rows is None and columns is None:

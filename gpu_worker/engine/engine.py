@@ -17,13 +17,15 @@ import torch
 
 from gpu_worker.device.memory import ran_out
 from gpu_worker.device.transfer import StepDownload, Upload
-from gpu_worker.engine.jobs.job import ClassifyJob, ComparingJob, EncodeJob, LookUpJob, StepJob
+from gpu_worker.engine.jobs.job import ClassifyJob, ComparingJob, EncodeJob, LookUpJob, PoolingJob, StepJob
 from gpu_worker.engine.jobs.max_sim import MaxSimJob, TextMaxSimJob
+from gpu_worker.engine.jobs.pooled import PooledEncodeJob, PooledScoreJob, clustering_costs
 from gpu_worker.engine.jobs.score import LookedUp, ScoreJob
 from gpu_worker.engine.jobs.units import WHOLE, PieceLimits
 from gpu_worker.engine.step.outputs import Outputs, SliceRows
 from gpu_worker.engine.step.sequences import Selection, Sequences
 from gpu_worker.engine.step.step import Step
+from gpu_worker.kernels.rows.token_pooling import one_thread
 from gpu_worker.model.heads.pooling import Skiplist, instruction_ends
 from gpu_worker.model.model import Abilities, Model
 from gpu_worker.ragged.texts import Counts
@@ -31,7 +33,7 @@ from gpu_worker.schedule.interface import JobSlice, OutOfMemory
 from shared.errors import InputTooLong, InvalidInput, WorkerUnavailable, clip
 from shared.jobs import Classify, Encode, Job, MaxSim, RaggedTokens, Score
 from shared.tasks import Inline
-from shared.vectors import InputType, OutputKind
+from shared.vectors import MOST_POOLED, InputType, OutputKind
 
 DROPPED_ROLES = ("cls", "eos", "pad", "unk")
 """Roles of special tokens that carry no lexical weight (BGE-M3)."""
@@ -106,7 +108,10 @@ class JobFactory:
         self._check_tokens(job)
         skiplist = partial(self._skiplist, side=work.input_type) if OutputKind.MULTI_VECTOR in work.outputs else None
         sequences = Sequences(job, self._skipped(job), skiplist)
-        return EncodeJob(sequences, work, self._model.heads, self._abilities.sparse_cost, self._limits)
+        heads, sparse_cost = self._model.heads, self._abilities.sparse_cost
+        if work.pooling is None:
+            return EncodeJob(sequences, work, heads, sparse_cost, self._limits)
+        return PooledEncodeJob(sequences, work, heads, sparse_cost, self._clustering(sequences), self._limits)
 
     def _classify(self, job: Job, work: Classify) -> StepJob:
         self._check_tokens(job)
@@ -127,8 +132,19 @@ class JobFactory:
         model, compares = self._model, ScoreJob.compares_tokens(work)
         skiplist = partial(self._skiplist.of_scores, queries=work.queries) if compares else None
         sequences = Sequences(job, self._skipped(job), skiplist, queries=0 if looked_up else work.queries)
+        if work.pooling is not None:
+            clustering = self._clustering(sequences)
+            return PooledScoreJob(sequences, work, model.heads, model.flops_per_token, clustering, self._limits)
         costs = model.flops_per_token, self._abilities.sparse_cost
         return ScoreJob(sequences, work, model.heads, *costs, self._limits, looked_up)
+
+    def _clustering(self, sequences: Sequences) -> Counts:
+        """Costs in tokens of pooling the rows of each document, [S]. Raises InputTooLong for a long document."""
+        documents = sequences.lengths[sequences.queries :]
+        if (longest := int(documents.max())) > MOST_POOLED:
+            raise InputTooLong(f"a document has {longest} tokens, the rows of {MOST_POOLED} at most are pooled")
+        model = self._model
+        return clustering_costs(sequences.lengths, model.placement.device.type, model.flops_per_token)
 
     def _check_tokens(self, job: Job) -> None:
         """Raises InvalidInput for no sequence or an id outside of the vocabulary, InputTooLong for a long sequence."""
@@ -202,17 +218,18 @@ class ModelEngine:
         device: Executor | None = None,
         arrivals: Executor | None = None,
         limits: PieceLimits = WHOLE,
+        pooling: Executor | None = None,
     ) -> None:
         """`device`: one thread that computes or, on an accelerator, launches; None: the caller's thread does.
         `arrivals`: one thread that waits for downloads from an accelerator; None: `collect` does. `limits`: how long
-        texts are cut.
+        texts are cut. `pooling`: one thread that pools token rows; None: the caller's thread does.
         """
         self.model = model
         self.pieces = 0
         """Number of pieces of texts that were computed so far. May be read from other threads."""
         self.shared_tokens = 0
         """Number of tokens that were not computed, since another text has them. May be read from other threads."""
-        self._device, self._arrivals = device or Inline(), arrivals
+        self._device, self._arrivals, self._pooling = device or Inline(), arrivals, pooling or Inline()
         self.cut_texts(limits)
         special = model.tokenizer.special_tokens
         self._dropped = np.array([special[role] for role in DROPPED_ROLES if role in special], dtype=np.int32)
@@ -240,7 +257,9 @@ class ModelEngine:
         selections = [job.selection(units.start, units.stop) for job, units in zip(jobs, job_slices, strict=True)]
         packed = self._pack(jobs, job_slices, selections)
         computed = self._device.submit(self._compute, packed)
-        arrived = self._arrivals.submit(_arrive, computed) if self._arrivals else computed
+        pools = any(isinstance(job, PoolingJob) for job in jobs)
+        waiting = self._pooling if pools else self._arrivals
+        arrived = waiting.submit(_arrive, computed) if waiting else computed
         return ModelStepHandle(computed, arrived, list(zip(jobs, selections, strict=True)), packed.step.shared_tokens)
 
     def _pack(
@@ -281,6 +300,11 @@ class ModelEngine:
 
 
 def _arrive(computed: "Future[Computed]") -> None:
-    """Waits for a step's download, in a thread of its own."""
-    download, _ = computed.result()
+    """Waits for a step's download, in a thread of its own, and pools token rows."""
+    download, slices = computed.result()
     download.wait()
+    pooled = [(job, slice_rows) for job, slice_rows in slices if isinstance(job, PoolingJob)]
+    if pooled:
+        with one_thread():
+            for job, slice_rows in pooled:
+                job.pool(slice_rows)

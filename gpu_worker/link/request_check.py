@@ -117,9 +117,8 @@ class JobCheck:
             _check_bytes("vectors", rows * (kind.row_bytes(width) + kind.scale_bytes))
         if OutputKind.MULTI_VECTOR in work.outputs:
             width = max(0, work.dimensions) or card.multi_vector_dimensions
-            # Rows that a frontend pools are more than a message holds.
-            most = max(MESSAGE_BYTES, NUMBER_BYTES * self._limits.vector_elements)
-            _check_bytes("token rows", job.tokens.total * (kind.row_bytes(width) + kind.scale_bytes), most)
+            rows = sum(map(work.pooling.rows_left, job.tokens.lengths)) if work.pooling else job.tokens.total
+            _check_bytes("token rows", rows * (kind.row_bytes(width) + kind.scale_bytes))
 
     def _check_max_sim(self, job: Job, work: MaxSim) -> None:
         rows = job.tokens.lengths if work.queries is None else work.queries.lengths
@@ -181,7 +180,7 @@ def _check_scores(layout: Layout, queries: int, documents: int) -> None:
     _check_bytes("scores", rows * columns * NUMBER_BYTES)
 
 
-def _check_bytes(what: str, size: int, most: int = MESSAGE_BYTES) -> None:
+def _check_bytes(what: str, size: int) -> None:
     """Raises LimitExceeded where a result would have too many bytes: no frontend could put it into a reply."""
-    if size > most:
-        raise LimitExceeded(f"the {what} of a job would have {size} bytes, the limit is {most}", field="jobs")
+    if size > MESSAGE_BYTES:
+        raise LimitExceeded(f"the {what} of a job would have {size} bytes, the limit is {MESSAGE_BYTES}", field="jobs")

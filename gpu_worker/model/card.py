@@ -74,6 +74,7 @@ def _card_of_whole_texts(model: Model) -> ModelCard:
         averages_late_interaction=bool(recipe.multi_vector and recipe.multi_vector.mean),
         late_interaction=model.late_interaction,
         normalizes_multi_vectors=bool(recipe.multi_vector and recipe.multi_vector.normalize),
+        token_pooling=recipe.multi_vector.pooling if recipe.multi_vector else None,
         sparse_head=recipe.sparse.kind if recipe.sparse else "",
         labels=abilities.labels,
         activation=classifier.activation if classifier else Activation.NONE,

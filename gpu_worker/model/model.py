@@ -15,7 +15,7 @@ from shared.card import LateInteraction, Listwise
 from shared.errors import InvalidInput, UnsupportedDimensions, UnsupportedTask
 from shared.jobs import Classify, Encode, Score, Work
 from shared.query_table import QUERY_TABLE_FILE, QUERY_TOKENIZER_FILE, TOKENIZER_FILE
-from shared.vectors import Layout, OutputKind, ScoringMethod, Task
+from shared.vectors import InputType, Layout, OutputKind, ScoringMethod, Task
 
 STATIC = "static"
 """The family of static embeddings."""
@@ -190,6 +190,11 @@ class Abilities:
             raise UnsupportedTask(f"of outputs this model has {names}", field="outputs")
         if work.sparse_top_k < 0:
             raise InvalidInput("sparse_top_k is negative", field="sparse_top_k")
+        if work.pooling is not None:
+            if OutputKind.MULTI_VECTOR not in work.outputs or work.input_type is InputType.QUERY:
+                raise InvalidInput("pooling needs MULTI_VECTOR of documents", field="pool_factor")
+            if work.token_ids:
+                raise InvalidInput("pooled rows have no token ids", field="pool_factor")
         if not work.dimensions:
             return
         for kind in sorted(work.outputs & self.widths.keys()):
@@ -228,6 +233,8 @@ class Abilities:
             raise UnsupportedTask(f"of methods this model has {names}", field="method")
         if work.explain and (work.method is not ScoringMethod.LATE_INTERACTION or work.queries != 1):
             raise InvalidInput("explain needs the method LATE_INTERACTION and one query", field="explain")
+        if work.pooling is not None and (work.method is not ScoringMethod.LATE_INTERACTION or work.explain):
+            raise InvalidInput("pooling needs the method LATE_INTERACTION without explain", field="pool_factor")
         if work.queries < 1 or documents < 1:
             raise InvalidInput("a score needs a query and a document", field="queries")
         if work.layout is Layout.PAIRS and work.queries != documents:

@@ -9,6 +9,7 @@ The list itself is checked entry by entry before any module is read.
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from gpu_worker.repository.late_interaction import LateInteractionFormat, MaskTo
 from gpu_worker.repository.recipe import POOLINGS, DenseRecipe, LayerRecipe, SparseRecipe, WeightsOf
 from gpu_worker.repository.text_settings import LOGITS, SCORES, SENTENCE, TOKENS, TextSettings
 from shared.errors import ModelRefused
+from shared.vectors import TokenPooling
 
 LEGACY_POOLINGS = {
     "pooling_mode_cls_token": "cls",
@@ -30,6 +32,7 @@ LEGACY_POOLINGS = {
 WIDTHS = ("embedding_dimension", "word_embedding_dimension")
 """Keys of a Pooling for the width of the rows that it pools. The width must be there, though nothing uses it."""
 POOLING_KEYS = {*LEGACY_POOLINGS, *WIDTHS, "pooling_mode", "include_prompt"}
+POOLING_SETTINGS = ("pool_factor", "num_protected_tokens", "normalize_embeddings", "tasks")
 STRATEGIES: dict[str, Literal["max", "sum"]] = {"max": "max", "sum": "sum"}
 LOGARITHMS = {"relu": 1, "log1p_relu": 2}
 """How often a SpladePooling takes the logarithm, by its activation."""
@@ -49,7 +52,8 @@ class Module:
 @dataclass(slots=True)
 class ModuleReading:
     """Settings collected from the modules so far. Layers are collected by the feature that they write; `written`
-    are the features that a later module may read. `late` is the format in which late interaction is written down."""
+    are the features that a later module may read. `late` is the format in which late interaction is written down.
+    `pools_tokens`: whether a module pools token rows, be it by a factor of 1, which is no `token_pooling`."""
 
     path: Path
     late: LateInteractionFormat | None
@@ -61,6 +65,8 @@ class ModuleReading:
     splade: SparseRecipe | None = None
     yes_no: tuple[int, int | None] | None = None
     masks: list[MaskToken] = field(default_factory=list)
+    pools_tokens: bool = False
+    token_pooling: TokenPooling | None = None
     layers: dict[str, list[LayerRecipe]] = field(default_factory=lambda: {TOKENS: [], SENTENCE: [], SCORES: []})
     written: set[str] = field(default_factory=set)
 
@@ -121,6 +127,8 @@ def read(path: Path, modules: Sequence[Module], described: dict[str, Any]) -> Mo
         if (module.kind in FIRST) != (place == 1):
             must = f"the first module, and no other, must be one of {', '.join(FIRST)}"
             raise ModelRefused(f"{reading.modules}: {must}, and module {place} is {module.kind}")
+        if reading.pools_tokens:
+            raise ModelRefused(f"{reading.modules}: {module.kind} behind the module that pools token vectors")
         kind, file = KINDS[module.kind], path / module.folder / "config.json"
         config = read_object(file, missing=None if kind.configured else {})
         if kind.reads:
@@ -244,6 +252,26 @@ def _mask(reading: ModuleReading, module: Module, config: dict[str, Any], file: 
     reading.masks.append(late_interaction.mask_of(config, file))
 
 
+def _token_pooling(reading: ModuleReading, module: Module, config: dict[str, Any], file: Path) -> None:
+    """Reads a HierarchicalTokenPooling: token rows of documents that become fewer. A factor of 1 pools nothing, and
+    what it scales to unit length has that already."""
+    check_keys(config, POOLING_SETTINGS, file, "which sentence-transformers' HierarchicalTokenPooling does not take")
+    if config.get("tasks", ["document"]) not in (["document"], "document", None):
+        raise ModelRefused(f"{file}: tasks {config['tasks']}: only token vectors of documents are pooled")
+    layers = reading.layers[TOKENS]
+    if not layers or layers[-1].kind != "unit":
+        raise ModelRefused(f"{reading.modules}: {module.kind} needs a Normalize of {TOKENS} right before it")
+    factor = config.get("pool_factor", 1.0)
+    if not isinstance(factor, (int, float)) or isinstance(factor, bool) or not 1 <= factor < inf:
+        raise ModelRefused(f"{file}: pool_factor {factor!r} must be a number of at least 1")
+    pooling = TokenPooling(
+        pool_factor=float(factor),
+        protected_tokens=whole(config.get("num_protected_tokens", 1), f"{file}: num_protected_tokens", least=0),
+        normalize=checked(config.get("normalize_embeddings", False), bool, f"{file}: normalize_embeddings"),
+    )
+    reading.pools_tokens, reading.token_pooling = True, pooling if factor > 1 else None
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A class of modules: its reader, the feature that it needs, those that it writes, and whether its folder must have
@@ -267,12 +295,12 @@ KINDS = {
     "SpladePooling": Kind(_splade, writes=(SENTENCE,)),
     "LogitScore": Kind(_logit_score, reads=LOGITS, writes=(SCORES,)),
     "MultiVectorMask": Kind(_mask, configured=False),
+    "HierarchicalTokenPooling": Kind(_token_pooling, reads=TOKENS),
 }
 FIRST = ("Transformer", "MLMTransformer", "StaticEmbedding")
 """Modules that texts go into."""
 REFUSED = {
     "SparseStaticEmbedding": "only a Router may have it, for queries, with a SpladePooling for documents",
-    "HierarchicalTokenPooling": "documents whose token vectors are pooled could not be scored on the worker",
 }
 NAMES = (*KINDS, *REFUSED)
 """Classes that modules.json may name."""

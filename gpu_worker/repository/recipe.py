@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from shared.card import Listwise
-from shared.vectors import Activation, InputType, QueryExpansion
+from shared.vectors import Activation, InputType, QueryExpansion, TokenPooling
 
 Strategy = Literal[QueryExpansion.FIXED, QueryExpansion.MIN]
 Entries = dict[str, tuple[Any, str]]
@@ -50,13 +50,15 @@ class DenseRecipe:
 class MultiVectorRecipe:
     """One vector a token through `layers`; unit length if `normalize`. `skip_first`: the first token has none (BGE-M3).
 
-    `mean`: a score is the mean over query rows unless a request says otherwise; else the sum.
+    `mean`: a score is the mean over query rows unless a request says otherwise; else the sum. `pooling`: how rows of
+    documents become fewer unless a request says otherwise; None: they do not.
     """
 
     layers: tuple[LayerRecipe, ...] = ()
     skip_first: bool = False
     mean: bool = False
     normalize: bool = True
+    pooling: TokenPooling | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -179,6 +179,7 @@ def _check_used(reading: ModuleReading, described: dict[str, Any]) -> None:
         ),
         (layers[TOKENS], "layers over token_embeddings need a MultiVectorEncoder"),
         (reading.masks, "a MultiVectorMask needs a MultiVectorEncoder"),
+        (reading.pools_tokens, "a HierarchicalTokenPooling needs a MultiVectorEncoder"),
     ):
         if unused:
             raise ModelRefused(f"{reading.modules}: {why}")
@@ -196,6 +197,7 @@ def _late(reading: ModuleReading, file_format: LateInteractionFormat, described:
             layers=layers,
             mean=described.get("similarity_fn_name") == late_interaction.MEAN,
             normalize=normalize or file_format is not LateInteractionFormat.NATIVE,
+            pooling=reading.token_pooling,
         ),
         "late_interaction": late_interaction.of_modules(
             file_format, reading.path / DESCRIBED, described, reading.texts, reading.masks

@@ -91,6 +91,8 @@ TABLE = {
         "DIMENSION_MISMATCH",
     ),
     "pooling of no token rows": case(embed(pool_factor=2), "pool_factor"),
+    "pooling for dense scores": case(rerank(pool_factor=2), "pool_factor"),
+    "protected tokens of no pooling": case(rerank(protected_tokens=2), "protected_tokens"),
     "weights": case(rerank(weights=ranking_pb2.HybridWeights(dense=1)), "weights"),
     "top_n of zero": case(rerank(top_n=0), "top_n"),
     "no documents": case(rerank(documents=[]), "documents"),

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 import torch
@@ -15,7 +16,7 @@ from tokenizers.processors import TemplateProcessing
 
 from selvage.v1 import embedding_pb2, model_pb2, ranking_pb2, vectors_pb2
 from support import bge_m3
-from support.references import dense, multi_vectors, near, sparse_rows
+from support.references import dense, multi_vectors, near, refusal, sparse_rows
 from support.served import served
 from support.tiny import reader, write_encoder
 
@@ -133,6 +134,59 @@ async def test_multi_vectors(tmp_path: Path) -> None:
     assert list(reply.multi_vector.token_ids) == [each for text in ids for each in text]
     query = oracle.encode_query([QUERY], convert_to_numpy=True)
     near(np.array(scores.scores), np.asarray(oracle.similarity(query, expected))[0], 1e-4)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+async def test_multi_vectors_of_which_a_module_pools_those_of_documents(tmp_path: Path, normalize: bool) -> None:
+    """Rows and scores as the model's files say, and as a request says that pools otherwise, or not at all."""
+    torch.manual_seed(0)
+    write_encoder(tmp_path / "encoder", "tiny-bert")
+    modules = [
+        Transformer(str(tmp_path / "encoder")),
+        Dense(64, 48, bias=False, activation_function=None, module_input_name="token_embeddings"),
+        MultiVectorMask(),
+        Normalize(module_input_name="token_embeddings"),
+    ]
+    pooling = HierarchicalTokenPooling(3.0, num_protected_tokens=2, normalize_embeddings=normalize)
+    plain = MultiVectorEncoder(modules=modules, device="cpu")
+    oracle = MultiVectorEncoder(modules=[*modules, pooling], device="cpu")
+    oracle.save(str(tmp_path / "saved"), create_model_card=False)
+    async with served(tmp_path / "saved") as calls:
+        card = (await calls.model.GetModel(model_pb2.GetModelRequest())).card
+        found = {
+            kind: await calls.embedding.Embed(embedding_pb2.EmbedRequest(texts=TEXTS, input_type=kind))
+            for kind in (vectors_pb2.INPUT_TYPE_QUERY, vectors_pb2.INPUT_TYPE_DOCUMENT)
+        }
+        scores = {
+            factor: await calls.ranking.Score(
+                ranking_pb2.ScoreRequest(queries=[QUERY, "w1"], documents=DOCUMENTS, pool_factor=factor)
+            )
+            for factor in (None, 2, 1)
+        }
+        ranked = await calls.ranking.Rerank(ranking_pb2.RerankRequest(query=QUERY, documents=DOCUMENTS))
+        asked = ranking_pb2.RerankRequest(query=QUERY, documents=DOCUMENTS, explain=True)
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await calls.ranking.Rerank(asked)
+        asked.pool_factor = 1
+        explained = await calls.ranking.Rerank(asked)
+    assert card.token_pooling == model_pb2.TokenPooling(pool_factor=3, protected_tokens=2, normalize=normalize)
+    for kind, encode in zip(found, (oracle.encode_query, oracle.encode_document), strict=True):
+        expected = encode(TEXTS, convert_to_numpy=True)
+        assert list(found[kind].multi_vector.lengths) == [len(rows) for rows in expected]
+        near(np.concatenate(multi_vectors(found[kind])), np.concatenate(expected), 1e-5)
+    query = oracle.encode_query([QUERY, "w1"], convert_to_numpy=True)
+    twice = HierarchicalTokenPooling(2.0)
+    for factor, documents in (
+        (None, oracle.encode_document(DOCUMENTS, convert_to_numpy=True)),
+        (2, plain.encode_document(DOCUMENTS, convert_to_numpy=True, token_pooling=twice)),
+        (1, plain.encode_document(DOCUMENTS, convert_to_numpy=True)),
+    ):
+        expected = np.asarray(oracle.similarity(query, documents))
+        near(np.reshape(scores[factor].scores, (2, -1)), expected, 1e-4)
+    best = np.argsort(-np.reshape(scores[None].scores, (2, -1))[0], kind="stable")
+    assert [result.index for result in ranked.results] == best.tolist()
+    assert refusal(raised.value)[1:] == ("INVALID_INPUT", "explain")
+    assert all(result.explanation for result in explained.results)
 
 
 async def test_bge_m3(tmp_path: Path) -> None:

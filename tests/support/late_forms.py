@@ -73,6 +73,17 @@ def write_native(folder: Path, encoder: Path, mask: dict[str, Any] | None, unit:
     return write_json(folder, modules=modules)
 
 
+def write_pooled(folder: Path, config: dict[str, Any], behind: str = "") -> Path:
+    """Adds a module to what `write_native` wrote, which pools token vectors, and after it that of the folder `behind`,
+    if it is given, once more."""
+    modules = json.loads((folder / "modules.json").read_text())
+    repeated = [module for module in modules if module["path"] == behind and behind]
+    kind = "sentence_transformers.multi_vector_encoder.modules.token_pooling.HierarchicalTokenPooling"
+    modules += [{"path": "4_HierarchicalTokenPooling", "type": kind}, *repeated]
+    numbered = [module | {"idx": number, "name": str(number)} for number, module in enumerate(modules)]
+    return write_json(folder, modules=numbered, **{"4_HierarchicalTokenPooling__config": config})
+
+
 def write_stanford(folder: Path, encoder: Path, metadata: dict[str, Any] | None) -> Path:
     """One file of weights: the encoder's under `bert.`, the projection at the root; `metadata` None for no file."""
     shutil.copytree(encoder, folder, dirs_exist_ok=True)

@@ -28,7 +28,16 @@ from shared.jobs import (
 )
 from shared.link_codec import load_from_pb, load_to_pb
 from shared.load import Backlog, Load
-from shared.vectors import DataType, InputType, Layout, MultiVectors, OutputKind, ScoringMethod, TruncationSide
+from shared.vectors import (
+    DataType,
+    InputType,
+    Layout,
+    MultiVectors,
+    OutputKind,
+    ScoringMethod,
+    TokenPooling,
+    TruncationSide,
+)
 
 ENCODE = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=False)
 ROOM = 1000
@@ -51,7 +60,14 @@ def test_jobs_survive(groups: list[list[list[int]]], remaining: float | None) ->
     """Several jobs over one flat list, each with its own work."""
     works = [
         ENCODE,
-        Score(method=ScoringMethod.DENSE, layout=Layout.MATRIX, queries=1, unit_rows=True, mean=False),
+        Score(
+            method=ScoringMethod.LATE_INTERACTION,
+            layout=Layout.MATRIX,
+            queries=1,
+            unit_rows=True,
+            mean=False,
+            pooling=TokenPooling(pool_factor=3),
+        ),
         Encode(
             outputs=frozenset(OutputKind),
             dimensions=7,
@@ -59,6 +75,7 @@ def test_jobs_survive(groups: list[list[list[int]]], remaining: float | None) ->
             normalize_tokens=True,
             sparse_top_k=5,
             token_ids=True,
+            pooling=TokenPooling(pool_factor=1.5, protected_tokens=0, normalize=False),
         ),
         Score(
             method=ScoringMethod.HYBRID,
@@ -86,6 +103,20 @@ def test_jobs_survive(groups: list[list[list[int]]], remaining: float | None) ->
         for index, group in enumerate(groups)
     ]
     assert there_and_back(jobs) == [(job.id, job) for job in jobs]
+
+
+@pytest.mark.parametrize("change", [{"pool_factor": 0.5}, {"protected_tokens": -1}], ids=str)
+def test_a_pooling_that_makes_no_sense_is_an_error_of_its_job(change: dict[str, float]) -> None:
+    pooled = replace(ENCODE, pooling=TokenPooling(pool_factor=2))
+    message = link_codec.jobs_to_pb(
+        [Job(id=number, work=pooled, tokens=RaggedTokens.of([[1]])) for number in (1, 2)], "f"
+    )
+    for name, value in change.items():
+        setattr(message.jobs[0].encode.pooling, name, value)
+    (_, first), (_, second) = link_codec.jobs_from_pb(message)
+    assert isinstance(first, InvalidInput)
+    assert first.field == next(iter(change))
+    assert isinstance(second, Job)
 
 
 def test_token_ranges_and_given_vectors_survive() -> None:
@@ -234,6 +265,7 @@ def test_the_card_survives() -> None:
         whole_texts="w",
         limited_by="--cache-megabytes",
         bitwise_invariant=True,
+        token_pooling=TokenPooling(pool_factor=1.5, normalize=False),
         truncation_side=TruncationSide.LEFT,
         query_route=QueryRoute(
             default_input_type=InputType.DOCUMENT,
@@ -247,3 +279,6 @@ def test_the_card_survives() -> None:
     assert codec.card_from_pb(message) == card
     route = message.query_route  # clients read fields of it that are the same for every table
     assert (route.family, route.attention, route.sparse_head, route.include_prompt) == (*["static"] * 3, True)
+    message.token_pooling.pool_factor = 0
+    with pytest.raises(ValueError, match="pool_factor is 0"):
+        codec.card_from_pb(message)

@@ -61,11 +61,21 @@ def test_the_rooms_of_the_worker_are_drawn_as_they_are() -> None:
 
 
 OF_BOTH = ["prometheus_client", "opentelemetry"]
-OF_THE_ENGINE = ["grpc", "google", "structlog", "pydantic", "pydantic_settings", "triton", "rich", "aiohttp", "scipy"]
+OF_THE_ENGINE = [
+    "grpc",
+    "google",
+    "structlog",
+    "pydantic",
+    "pydantic_settings",
+    "triton",
+    "rich",
+    "aiohttp",
+    "threadpoolctl",
+]
 STEPS = [
     [
         ("frontend_service.frontend", ["grpc", "grpc_health", "google", "selvage", "tei"]),
-        ("frontend_service.__main__", ["torch", "transformers", "gpu_worker", *OF_BOTH]),
+        ("frontend_service.__main__", ["torch", "transformers", "scipy", "gpu_worker", *OF_BOTH]),
     ],
     [
         ("gpu_worker.engine.engine, benchmarks.accelerator.run", OF_THE_ENGINE),

@@ -4,10 +4,10 @@ from typing import Any
 
 from selvage.messages.inputs import InputPart, Operation
 from selvage.messages.options import enum_name
-from selvage.results import LateInteraction, Listwise, ModelCard, QueryRoute
+from selvage.results import LateInteraction, Listwise, ModelCard, QueryRoute, TokenPooling
 from selvage.v1 import model_pb2
 
-NESTED: dict[str, Any] = {"LateInteraction": LateInteraction, "QueryRoute": QueryRoute, "Listwise": Listwise}
+NESTED: dict[str, Any] = {kind.__name__: kind for kind in (LateInteraction, QueryRoute, Listwise, TokenPooling)}
 """What messages in the fields of a card become; such a field may be unset."""
 
 

@@ -36,6 +36,12 @@ LIMIT_OF_SCORED = (
     "and never query expansion"
 )
 MaxTokensPerQuery = Annotated[int | None, LIMIT_OF_SCORED]
+PoolFactor = Annotated[
+    float | None,
+    "keep about 1 / pool_factor of a document's token rows, as means of clusters; 1 pools nothing. By default as the "
+    "model's files say",
+]
+ProtectedTokens = Annotated[int | None, "with pool_factor, so many rows at the start are not pooled, by default 1"]
 Progress = Annotated[bool, "show how far the call is, by tqdm, else ImportError"]
 Timeout = Annotated[float | None, "seconds for the whole call with its retries, by default the client's"]
 
@@ -59,8 +65,8 @@ class VectorOptions(TypedDict, total=False):
     truncation_side: TruncationSide
     max_tokens: MaxTokens
     sparse_top_k: Annotated[int | None, "keep this many of the largest weights of each text"]
-    pool_factor: Annotated[float | None, "keep about 1 / pool_factor of a document's rows, which are means of clusters"]
-    protected_tokens: Annotated[int | None, "so many rows at the start are not pooled"]
+    pool_factor: PoolFactor
+    protected_tokens: ProtectedTokens
 
 
 class EmbedOptions(VectorOptions, total=False):
@@ -105,6 +111,8 @@ class ScoringOptions(TypedDict, total=False):
     instruction: Instruction
     max_tokens_per_query: MaxTokensPerQuery
     max_tokens_per_document: Annotated[int | None, LIMIT_OF_SCORED]
+    pool_factor: PoolFactor
+    protected_tokens: ProtectedTokens
     truncate: Truncate
     progress: Progress
     timeout: Timeout

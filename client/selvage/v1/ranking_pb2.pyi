@@ -19,7 +19,7 @@ class HybridWeights(_message.Message):
     def __init__(self, dense: _Optional[float] = ..., sparse: _Optional[float] = ..., multi_vector: _Optional[float] = ...) -> None: ...
 
 class RerankRequest(_message.Message):
-    __slots__ = ("model", "query", "documents", "top_n", "return_documents", "method", "weights", "normalize", "instruction", "max_tokens_per_query", "max_tokens_per_document", "truncate", "explain", "part_of_list")
+    __slots__ = ("model", "query", "documents", "top_n", "return_documents", "method", "weights", "normalize", "instruction", "max_tokens_per_query", "max_tokens_per_document", "truncate", "explain", "part_of_list", "pool_factor", "protected_tokens")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     QUERY_FIELD_NUMBER: _ClassVar[int]
     DOCUMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +34,8 @@ class RerankRequest(_message.Message):
     TRUNCATE_FIELD_NUMBER: _ClassVar[int]
     EXPLAIN_FIELD_NUMBER: _ClassVar[int]
     PART_OF_LIST_FIELD_NUMBER: _ClassVar[int]
+    POOL_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    PROTECTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     model: str
     query: str
     documents: _containers.RepeatedScalarFieldContainer[str]
@@ -48,7 +50,9 @@ class RerankRequest(_message.Message):
     truncate: bool
     explain: bool
     part_of_list: bool
-    def __init__(self, model: _Optional[str] = ..., query: _Optional[str] = ..., documents: _Optional[_Iterable[str]] = ..., top_n: _Optional[int] = ..., return_documents: bool = ..., method: _Optional[_Union[_vectors_pb2.ScoringMethod, str]] = ..., weights: _Optional[_Union[HybridWeights, _Mapping]] = ..., normalize: bool = ..., instruction: _Optional[str] = ..., max_tokens_per_query: _Optional[int] = ..., max_tokens_per_document: _Optional[int] = ..., truncate: bool = ..., explain: bool = ..., part_of_list: bool = ...) -> None: ...
+    pool_factor: float
+    protected_tokens: int
+    def __init__(self, model: _Optional[str] = ..., query: _Optional[str] = ..., documents: _Optional[_Iterable[str]] = ..., top_n: _Optional[int] = ..., return_documents: bool = ..., method: _Optional[_Union[_vectors_pb2.ScoringMethod, str]] = ..., weights: _Optional[_Union[HybridWeights, _Mapping]] = ..., normalize: bool = ..., instruction: _Optional[str] = ..., max_tokens_per_query: _Optional[int] = ..., max_tokens_per_document: _Optional[int] = ..., truncate: bool = ..., explain: bool = ..., part_of_list: bool = ..., pool_factor: _Optional[float] = ..., protected_tokens: _Optional[int] = ...) -> None: ...
 
 class TokenMatch(_message.Message):
     __slots__ = ("query_token", "document_token", "document_position", "similarity")
@@ -89,7 +93,7 @@ class RerankResponse(_message.Message):
     def __init__(self, model: _Optional[str] = ..., results: _Optional[_Iterable[_Union[RerankResult, _Mapping]]] = ..., usage: _Optional[_Union[_usage_pb2.Usage, _Mapping]] = ..., timing: _Optional[_Union[_usage_pb2.Timing, _Mapping]] = ...) -> None: ...
 
 class ScoreRequest(_message.Message):
-    __slots__ = ("model", "queries", "documents", "layout", "method", "weights", "normalize", "instruction", "max_tokens_per_query", "max_tokens_per_document", "truncate", "part_of_list")
+    __slots__ = ("model", "queries", "documents", "layout", "method", "weights", "normalize", "instruction", "max_tokens_per_query", "max_tokens_per_document", "truncate", "part_of_list", "pool_factor", "protected_tokens")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     QUERIES_FIELD_NUMBER: _ClassVar[int]
     DOCUMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -102,6 +106,8 @@ class ScoreRequest(_message.Message):
     MAX_TOKENS_PER_DOCUMENT_FIELD_NUMBER: _ClassVar[int]
     TRUNCATE_FIELD_NUMBER: _ClassVar[int]
     PART_OF_LIST_FIELD_NUMBER: _ClassVar[int]
+    POOL_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    PROTECTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     model: str
     queries: _containers.RepeatedScalarFieldContainer[str]
     documents: _containers.RepeatedScalarFieldContainer[str]
@@ -114,7 +120,9 @@ class ScoreRequest(_message.Message):
     max_tokens_per_document: int
     truncate: bool
     part_of_list: bool
-    def __init__(self, model: _Optional[str] = ..., queries: _Optional[_Iterable[str]] = ..., documents: _Optional[_Iterable[str]] = ..., layout: _Optional[_Union[_vectors_pb2.Layout, str]] = ..., method: _Optional[_Union[_vectors_pb2.ScoringMethod, str]] = ..., weights: _Optional[_Union[HybridWeights, _Mapping]] = ..., normalize: bool = ..., instruction: _Optional[str] = ..., max_tokens_per_query: _Optional[int] = ..., max_tokens_per_document: _Optional[int] = ..., truncate: bool = ..., part_of_list: bool = ...) -> None: ...
+    pool_factor: float
+    protected_tokens: int
+    def __init__(self, model: _Optional[str] = ..., queries: _Optional[_Iterable[str]] = ..., documents: _Optional[_Iterable[str]] = ..., layout: _Optional[_Union[_vectors_pb2.Layout, str]] = ..., method: _Optional[_Union[_vectors_pb2.ScoringMethod, str]] = ..., weights: _Optional[_Union[HybridWeights, _Mapping]] = ..., normalize: bool = ..., instruction: _Optional[str] = ..., max_tokens_per_query: _Optional[int] = ..., max_tokens_per_document: _Optional[int] = ..., truncate: bool = ..., part_of_list: bool = ..., pool_factor: _Optional[float] = ..., protected_tokens: _Optional[int] = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
     __slots__ = ("model", "scores", "rows", "columns", "usage", "timing")

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 
-from frontend_service import postprocess
 from frontend_service.api.http.error_replies import COHERE, OPENAI
 from frontend_service.api.http.fields import FILLED, Body, Bound, Count, Top, refusing
 from frontend_service.api.http.openai import CUTS, usage
@@ -41,6 +40,7 @@ from frontend_service.domain.requests import (
 from frontend_service.services.pipeline import Answer
 from frontend_service.services.rank import Reranked
 from shared.errors import InvalidInput, clip
+from shared.packing import pack
 from shared.vectors import DataType, OutputKind
 
 EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
@@ -128,7 +128,7 @@ def embed_names(body: CohereEmbedBody) -> FieldNames:
 
 def int8_of(rows: Floats) -> Any:
     """Quantizes rows to int8 [N, D], each by its own scale, which does not change cosines."""
-    return np.frombuffer(postprocess.pack(rows, DataType.INT8).data, dtype=np.int8).reshape(rows.shape)
+    return np.frombuffer(pack(rows, DataType.INT8).data, dtype=np.int8).reshape(rows.shape)
 
 
 CONVERSIONS: dict[str, Callable[[Floats], Any]] = {

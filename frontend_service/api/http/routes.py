@@ -25,6 +25,7 @@ from frontend_service.services.pipeline import Answer, Timing
 from shared.caller import Caller, RequestTerms
 from shared.errors import SelvageError
 from shared.jobs import Rows
+from shared.packing import pack
 from shared.vectors import DataType
 
 JSON = "application/json"
@@ -215,7 +216,7 @@ OutputDtype = Literal["float", "binary", "ubinary"]
 
 def bits_of(rows: Floats) -> Any:
     """Quantizes rows to uint8 [N, ceil(D / 8)], a bit a number: set where it is not negative, the first one highest."""
-    return np.frombuffer(postprocess.pack(rows, DataType.BINARY).data, dtype=np.uint8).reshape(len(rows), -1)
+    return np.frombuffer(pack(rows, DataType.BINARY).data, dtype=np.uint8).reshape(len(rows), -1)
 
 
 BITS: dict[str, Callable[[Floats], Any]] = {
@@ -241,7 +242,7 @@ class Encoding:
         data_type = DATA_TYPES[self.dtype]
         if data_type is DataType.FLOAT32:
             return np.ascontiguousarray(array, dtype="<f4").reshape(-1).data.cast("B")
-        return bytes(postprocess.pack(array.reshape(1, -1), data_type).data)
+        return bytes(pack(array.reshape(1, -1), data_type).data)
 
     def to_json(self, fields: Mapping[str, Any], name: str, array: Floats) -> Fragments:
         """An object of `fields` and of an array `name`: numbers, or a string of base64."""

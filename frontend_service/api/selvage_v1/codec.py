@@ -13,6 +13,7 @@ from frontend_service.api.selvage_v1.embed_rpcs import (
     enum_from_pb,
     id_lists_from_pb,
     optional_field,
+    pooling_from_pb,
     positive_field,
     prompt_from_pb,
     truncation_from_pb,
@@ -57,6 +58,7 @@ def _score_options(message: Scoring) -> dict[str, Any]:
         "part_of_list": message.part_of_list,
         "query_cut": _cut_from_pb(message, "max_tokens_per_query"),
         "document_cut": _cut_from_pb(message, "max_tokens_per_document"),
+        "pooling": pooling_from_pb(message),
     }
 
 

@@ -20,7 +20,7 @@ from frontend_service.api.packed import as_int32, put_floats
 from frontend_service.api.selvage_v1.embed_stream import BatchStream
 from frontend_service.api.streams import begin_replies
 from frontend_service.domain.limits import Limits
-from frontend_service.domain.requests import EmbedRequest, PromptChoice, SpanPooling, TokenPooling, Truncation
+from frontend_service.domain.requests import EmbedRequest, PromptChoice, SpanPooling, Truncation
 from frontend_service.frontend import Frontend
 from frontend_service.services.pipeline import Answer, Timing
 from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2, usage_pb2, vectors_pb2
@@ -32,7 +32,7 @@ from shared.errors import InvalidInput
 from shared.jobs import PackedBytes, Rows
 from shared.server.interceptor import CALLER
 from shared.value_codec import BYTES, duration_to_pb, number, varint
-from shared.vectors import DataType, InputType, OutputKind, TruncationSide
+from shared.vectors import DataType, InputType, OutputKind, TokenPooling, TruncationSide
 
 Context = grpc.aio.ServicerContext[Any, Any]
 E = TypeVar("E", bound=IntEnum)
@@ -179,7 +179,7 @@ def embed_request_from_pb(message: embedding_pb2.EmbedRequest, limits: Limits = 
         data_type=enum_from_pb(DataType, message.data_type, "data_type", DataType.FLOAT32),
         return_token_ids=message.return_token_ids,
         sparse_top_k=positive_field(message, "sparse_top_k"),
-        pooling=_pooling_from_pb(message),
+        pooling=pooling_from_pb(message),
         span_pooling=_span_pooling_from_pb(message, limits),
     )
 
@@ -204,13 +204,16 @@ def _span_pooling_from_pb(message: embedding_pb2.EmbedRequest, limits: Limits) -
     return SpanPooling(spans=bounds, window_overlap=overlap)
 
 
-def _pooling_from_pb(message: embedding_pb2.EmbedRequest) -> TokenPooling | None:
+def pooling_from_pb(
+    message: embedding_pb2.EmbedRequest | ranking_pb2.RerankRequest | ranking_pb2.ScoreRequest,
+) -> TokenPooling | None:
+    """The pooling of token rows that a request asks for, if any. Raises InvalidInput."""
     factor, protected = optional_field(message, "pool_factor"), optional_field(message, "protected_tokens")
     if factor is None:
         if protected is not None:
             raise InvalidInput("protected_tokens needs pool_factor", field="protected_tokens")
         return None
-    return TokenPooling(factor=factor, protected=1 if protected is None else protected)
+    return TokenPooling(pool_factor=factor, protected_tokens=1 if protected is None else protected)
 
 
 def embed_response_to_pb(request: EmbedRequest, answer: Answer) -> EmbedReply:

@@ -1,7 +1,8 @@
 """Open jobs: the protocol that the engine uses, the bases of jobs over token ids and of jobs that compare rows, and the
 jobs whose results are rows of their sequences: vectors or logits.
 
-A step asks a job for its selection, makes the rows that the job wants, and puts them into it.
+A step asks a job for its selection, makes the rows that the job wants, and puts them into it. Jobs that pool token rows
+are in `pooled.py`.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +37,8 @@ Scores = npt.NDArray[np.float32]
 
 
 class StepJob(OpenJob, Protocol):
-    """An open job of any kind. One that compares rows on the device is a `ComparingJob` as well."""
+    """An open job of any kind. One that compares rows on the device is a `ComparingJob` as well, one that pools token
+    rows on the host a `PoolingJob`."""
 
     sequences: Sequences
     wanted: Wanted
@@ -118,6 +120,17 @@ class ComparingJob:
 
         Nothing may wait for the device here. Slices of a job come in the order of their steps. Comparisons that are
         added to `outputs` are computed after those of all jobs were, at once: their scores are read on the host.
+        """
+        raise NotImplementedError
+
+
+class PoolingJob:
+    """A job that pools token rows of documents on the host."""
+
+    def pool(self, slice_rows: SliceRows) -> None:
+        """In a thread for that, once the download of a step arrived: computes what `put` will put into the result.
+
+        Slices of a job come in the order of their steps. Rows that are not finite are left as they are.
         """
         raise NotImplementedError
 

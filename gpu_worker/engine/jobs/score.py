@@ -52,7 +52,7 @@ class ScoreJob(TextJob, ComparingJob):
     ) -> None:
         """`sparse_cost`: cost in tokens of the sparse vector of a sequence of so many tokens, beside the encoder's.
         `looked_up`: the queries where a table has their vectors; then all sequences are documents."""
-        super().__init__(sequences, by_length(sequences) if looked_up else _groups(sequences, work), limits)
+        super().__init__(sequences, by_length(sequences) if looked_up else groups_of(sequences, work), limits)
         self._work, first_document = work, 0 if looked_up else work.queries
         shape = work.layout.shape(work.queries, len(sequences) - first_document)
         hybrid, weights = work.method is ScoringMethod.HYBRID, work.weights or HybridWeights()
@@ -70,7 +70,7 @@ class ScoreJob(TextJob, ComparingJob):
             self._late, token_rows = LateScoring(work, shape, sequences, mean=work.mean or hybrid), rows
             self._on_device.append(self._late)
             self.scorings.append((weights.multi_vector, self._late))
-            self.costs = self._with_comparing(heads.multi_vector.width, flops_per_token)
+            self.costs = costs_with_comparing(self, work, heads.multi_vector.width, flops_per_token)
         if work.method is ScoringMethod.SPARSE or (hybrid and weights.sparse):
             extra = [sparse_cost(tokens) for tokens in self.units.tokens]
             extra[0] += looked_up.tokens.total // LOOKED_UP if looked_up else 0
@@ -85,18 +85,6 @@ class ScoreJob(TextJob, ComparingJob):
         if work.method is ScoringMethod.HYBRID:
             return bool((work.weights or HybridWeights()).multi_vector)
         return work.method is ScoringMethod.LATE_INTERACTION
-
-    def _with_comparing(self, width: int, flops_per_token: float) -> list[int]:
-        """Costs of units, including the comparison of a document with all queries; of pairs, as they are."""
-        if self._work.layout is Layout.PAIRS:
-            return list(self.costs)
-        queries = self._work.queries
-        rows = int(self.sequences.lengths[:queries].sum())
-        extra = rows * comparing_flops(width, self._work.explain) / flops_per_token
-        return [
-            cost + int(tokens * extra * (numbers[0] >= queries))
-            for cost, tokens, numbers in zip(self.costs, self.units.tokens, self.units.numbers, strict=True)
-        ]
 
     def compare(self, slice_rows: SliceRows, outputs: Outputs, download: StepDownload) -> Sequence[Compared]:
         """Keeps the rows of new queries, and compares the documents with all queries or their own."""
@@ -130,6 +118,19 @@ class ScoreJob(TextJob, ComparingJob):
             winners=self._late.winners.astype("<i4").tobytes() if self._late else b"",
             similarities=self._late.similarities.astype("<f4").tobytes() if self._late else b"",
         )
+
+
+def costs_with_comparing(job: TextJob, work: Score, width: int, flops_per_token: float) -> Sequence[int]:
+    """Costs of a job's units, including the comparison of a document with all queries; of pairs, as they are. `width`:
+    dimensions of token rows."""
+    if work.layout is Layout.PAIRS:
+        return job.costs
+    rows = int(job.sequences.lengths[: work.queries].sum())
+    extra = rows * comparing_flops(width, work.explain) / flops_per_token
+    return [
+        cost + int(tokens * extra * (numbers[0] >= work.queries))
+        for cost, tokens, numbers in zip(job.costs, job.units.tokens, job.units.numbers, strict=True)
+    ]
 
 
 class DenseScoring:
@@ -274,7 +275,7 @@ def _winners(
     return similarities, places
 
 
-def _groups(sequences: Sequences, work: Score) -> list[tuple[int, ...]]:
+def groups_of(sequences: Sequences, work: Score) -> list[tuple[int, ...]]:
     """The sequences of each unit, in ascending length, before long ones are cut: a pair is one unit; of a matrix first
     every query, then every document."""
     lengths, queries = sequences.lengths.tolist(), work.queries

@@ -306,6 +306,13 @@ class Units:
             for unit, (cost, numbers) in enumerate(zip(costs, self.numbers, strict=True))
         ]
 
+    def costs_with_ends(self, costs: Sequence[int], extra: Counts) -> list[int]:
+        """The cost of each unit where a sequence costs `extra` [S] more, in the step in which it ends."""
+        return [
+            cost + sum(int(extra[number]) for number in numbers if self._ends(unit, number))
+            for unit, (cost, numbers) in enumerate(zip(costs, self.numbers, strict=True))
+        ]
+
     def _ends(self, unit: int, number: int) -> bool:
         """Whether a unit has the last token of a sequence of its own."""
         return unit not in self._ranges or self._ranges[unit][1] == self._lengths[number]

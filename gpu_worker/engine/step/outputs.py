@@ -8,7 +8,7 @@ device are asked a second time, before the download: for what they compare.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -75,10 +75,10 @@ class SliceRows:
     """What a step makes for a job slice, units `start` to `stop` - 1: the rows of `packed`, the sequences that end.
 
     Rows that the job does not want are not set, nor any where no sequence ends. `compared`: what a job that compares
-    found, in its own order.
+    found, in its own order. `pooled`: what one that pools token rows made of each sequence, by its number.
     """
 
-    __slots__ = ("_outputs", "compared", "dense", "logits", "packed", "sparse", "start", "stop", "tokens")
+    __slots__ = ("_outputs", "compared", "dense", "logits", "packed", "pooled", "sparse", "start", "stop", "tokens")
 
     dense: RowOutput
     tokens: RowOutput
@@ -88,6 +88,7 @@ class SliceRows:
     def __init__(self, outputs: "Outputs", packed: PackedSequences, start: int, stop: int) -> None:
         self._outputs, self.packed, self.start, self.stop = outputs, packed, start, stop
         self.compared: Sequence[Compared] = ()
+        self.pooled: dict[int, Any] = {}
 
     @property
     def finite(self) -> bool:

@@ -12,7 +12,7 @@ import pytest
 import selvage
 from selvage import connection, errors
 from selvage.messages.card import card_from_pb
-from selvage.results import LateInteraction, Listwise, ModelCard, QueryRoute
+from selvage.results import LateInteraction, Listwise, ModelCard, QueryRoute, TokenPooling
 from selvage.v1 import model_pb2
 from shared.server.options import channel_options
 
@@ -81,6 +81,7 @@ CARDS = [
     (LateInteraction, model_pb2.LateInteraction),
     (QueryRoute, model_pb2.QueryRoute),
     (Listwise, model_pb2.Listwise),
+    (TokenPooling, model_pb2.TokenPooling),
 ]
 
 
@@ -102,6 +103,7 @@ def test_a_card_is_read_in_words() -> None:
             prompts={"query": "q: "},
             late_interaction=model_pb2.LateInteraction(query_expansion=1, skiplist=[5]),
             query_route=model_pb2.QueryRoute(default_input_type=2, max_tokens=9),  # type: ignore[arg-type]
+            token_pooling=model_pb2.TokenPooling(pool_factor=1.5, protected_tokens=1),
         )
     )
     assert (card.outputs, card.methods) == (("dense", "multi_vector"), ("late_interaction",))
@@ -111,5 +113,6 @@ def test_a_card_is_read_in_words() -> None:
     assert (card.late_interaction.query_expansion, card.late_interaction.skiplist) == ("fixed", (5,))
     assert card.query_route is not None
     assert (card.query_route.default_input_type, card.query_route.max_tokens) == ("document", 9)
+    assert card.token_pooling == TokenPooling(pool_factor=1.5, protected_tokens=1, normalize=False)
     empty = card_from_pb(model_pb2.ModelCard())
-    assert empty.late_interaction is empty.query_route is None
+    assert empty.late_interaction is empty.query_route is empty.token_pooling is None

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from frontend_service.postprocess import pack
 from selvage.messages import vectors
 from selvage.messages.options import enum_name, enum_names, enum_number
 from selvage.v1 import vectors_pb2
 from shared import vectors as domain
+from shared.packing import pack
 from shared.value_codec import vectors_from_pb
 from shared.vectors import DataType
 

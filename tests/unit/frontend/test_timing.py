@@ -64,7 +64,7 @@ def made(clock: Callable[[], float]) -> tuple[Pipeline, SlowWorker]:
 
 
 VECTORS = vectors_pb2.MultiVectors(data_type=1, dimensions=8, lengths=[1], data=bytes(32))
-EMBED = embedding_pb2.EmbedRequest(texts=["a b", "c d"], outputs=[OutputKind.MULTI_VECTOR.value], pool_factor=2)
+EMBED = embedding_pb2.EmbedRequest(texts=["a b", "c d"], outputs=[OutputKind.MULTI_VECTOR.value])
 CALLS: dict[str, tuple[Any, Any]] = {
     "Embed": (EmbeddingServicer, EMBED),
     "Rerank": (RankingServicer, ranking_pb2.RerankRequest(query="a", documents=["b", "c"])),

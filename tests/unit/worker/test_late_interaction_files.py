@@ -15,8 +15,8 @@ from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
 from shared.card import LateInteraction
 from shared.errors import ModelRefused
-from shared.vectors import InputType
-from support.late_forms import PYLATE, write_native, write_pylate, write_reader, write_stanford
+from shared.vectors import InputType, TokenPooling
+from support.late_forms import PYLATE, write_native, write_pooled, write_pylate, write_reader, write_stanford
 from support.tiny import CPU, ids_of, write_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -228,3 +228,32 @@ def test_modules_around_a_encoder_of_stanford(encoder: Path, tmp_path: Path, des
     config = json.loads((tmp_path / "config.json").read_text()) | {"architectures": ["HF_ColBERT"]}
     write_json(tmp_path, **{"config": config, PYLATE: described})
     assert_reads_as_the_oracle(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, None),
+        ({"pool_factor": 1, "normalize_embeddings": True}, None),
+        ({"pool_factor": 2}, TokenPooling(pool_factor=2, normalize=False)),
+        (
+            {"pool_factor": 1.5, "num_protected_tokens": 0, "normalize_embeddings": True, "tasks": ["document"]},
+            TokenPooling(pool_factor=1.5, protected_tokens=0),
+        ),
+    ],
+    ids=["nothing", "a factor of 1", "as it was saved once", "everything"],
+)
+def test_a_module_that_pools_documents(
+    encoder: Path, tmp_path: Path, config: dict[str, Any], expected: TokenPooling | None
+) -> None:
+    """It is on the card, with the defaults that the reference loads it with, and in the fingerprint."""
+    folder = write_native(tmp_path, encoder, {})
+    before = card_of(load(str(folder), CPU))
+    card = card_of(load(str(write_pooled(folder, config)), CPU))
+    assert (before.token_pooling, card.token_pooling) == (None, expected)
+    assert card.fingerprint != before.fingerprint
+    pooling = MultiVectorEncoder(str(folder), device="cpu")[-1]
+    usual = TokenPooling(pool_factor=1, normalize=False) if expected is None and not config else expected
+    if usual is not None:
+        theirs = (pooling.pool_factor, pooling.num_protected_tokens, pooling.normalize_embeddings)
+        assert theirs == (usual.pool_factor, usual.protected_tokens, usual.normalize)

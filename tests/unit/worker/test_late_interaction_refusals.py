@@ -9,7 +9,7 @@ from sentence_transformers import MultiVectorEncoder
 
 from gpu_worker.model.loading import load
 from support.breakages import refusal
-from support.late_forms import PYLATE, write_native, write_pylate, write_reader, write_stanford
+from support.late_forms import PYLATE, write_native, write_pooled, write_pylate, write_reader, write_stanford
 from support.tiny import CPU, write_encoder, write_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -48,11 +48,13 @@ def without_filler(folder: Path, encoder: Path) -> None:
     write_reader(folder, mask_token=None)
 
 
-def pooled(folder: Path, encoder: Path) -> None:
-    write_native(folder, encoder, {})
-    kind = "sentence_transformers.multi_vector_encoder.modules.token_pooling.HierarchicalTokenPooling"
-    encoder_module = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
-    write_json(folder, modules=[encoder_module, {"idx": 1, "name": "1", "path": "1", "type": kind}])
+def pooled(unit: bool = True, behind: str = "", **config: Any) -> Change:
+    """A module that pools token vectors, and after it one of the folder `behind`, if that is given."""
+
+    def change(folder: Path, encoder: Path) -> None:
+        write_pooled(write_native(folder, encoder, {}, unit=unit), config, behind)
+
+    return change
 
 
 def padding_token(folder: Path, encoder: Path) -> None:
@@ -66,6 +68,7 @@ def two_masks(folder: Path, encoder: Path) -> None:
 
 
 BESIDE_FILE, PYLATE_FILE, META = "sentence_bert_config.json", f"{PYLATE}.json", "artifact.metadata"
+POOLING = "4_HierarchicalTokenPooling/config.json"
 EXPANSION = [BESIDE_FILE, "query_expansion"]
 REFUSED: dict[str, tuple[Change, list[str], bool]] = {
     "an unknown key": (expansion(tokens="w1"), [*EXPANSION, "tokens"], True),
@@ -87,7 +90,13 @@ REFUSED: dict[str, tuple[Change, list[str], bool]] = {
     "an expansion that is not scored": (without_mask, [*EXPANSION, "MultiVectorMask"], False),
     "a mask for images": (native({"keep_only_token_ids": [7]}), ["2_MultiVectorMask/config.json", "keep_only"], False),
     "two masks that differ": (two_masks, ["modules.json", "MultiVectorMask"], False),
-    "pooled documents": (pooled, ["modules.json", "HierarchicalTokenPooling", "scored"], False),
+    "pooled queries": (pooled(tasks=["query", "document"]), [POOLING, "tasks", "documents"], False),
+    "a factor below 1": (pooled(pool_factor=0.5), [POOLING, "pool_factor 0.5"], True),
+    "a factor that is a text": (pooled(pool_factor="2"), [POOLING, "pool_factor '2'"], True),
+    "less than no protected tokens": (pooled(num_protected_tokens=-1), [POOLING, "num_protected_tokens -1"], True),
+    "an unknown key of pooling": (pooled(factor=2), [POOLING, "has factor"], True),
+    "pooled rows of no unit length": (pooled(unit=False), ["modules.json", "needs a Normalize"], False),
+    "a module behind the pooling": (pooled(behind="3_Normalize"), ["modules.json", "Normalize behind"], False),
     "a strategy that is a list": (expansion(strategy=["min"]), [*EXPANSION, "strategy ['min'] is not one of"], False),
     "a length that is a text": (native(document_length="many"), [BESIDE_FILE, "document_length 'many'"], False),
     "a skiplist that is a word": (pylate(skiplist_words="abc"), [PYLATE_FILE, "skiplist_words"], False),

@@ -7,9 +7,9 @@ import pytest
 from gpu_worker.link.request_check import JobCheck, JobLimits, check_message
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.errors import LimitExceeded
-from shared.jobs import Classify, Job, MaxSim, RaggedTokens
+from shared.jobs import Classify, Encode, Job, MaxSim, RaggedTokens
 from shared.value_codec import MESSAGE_ENTRIES
-from shared.vectors import MOST_DIMENSIONS, DataType, Layout, MultiVectors
+from shared.vectors import MOST_DIMENSIONS, DataType, Layout, MultiVectors, OutputKind, TokenPooling
 from support.lying_worker import honest_card
 
 LABELS = tuple(f"label {number}" for number in range(37))
@@ -22,6 +22,16 @@ def test_only_tokens_that_are_asked_for_have_logits() -> None:
     check(Job(id=1, work=Classify(tokens=True, token_id=7), tokens=tokens))
     with pytest.raises(LimitExceeded, match="logits"):
         check(Job(id=1, work=Classify(tokens=True), tokens=tokens))
+
+
+def test_token_rows_that_pooling_leaves_count() -> None:
+    """A tenth of the rows of 400 texts, where all of them would be more than a message has room for."""
+    card = replace(honest_card("m"), multi_vector_dimensions=128)
+    check, tokens = JobCheck(card, JobLimits(), 2048), RaggedTokens.of([[7] * 512] * 400)
+    work = Encode(outputs=frozenset({OutputKind.MULTI_VECTOR}), normalize=True, normalize_tokens=True)
+    check(Job(id=1, work=replace(work, pooling=TokenPooling(pool_factor=10)), tokens=tokens))
+    with pytest.raises(LimitExceeded, match="token rows"):
+        check(Job(id=1, work=work, tokens=tokens))
 
 
 @pytest.mark.parametrize("within", ["the message", "a job", "a MaxSim"])

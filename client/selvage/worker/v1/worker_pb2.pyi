@@ -208,7 +208,7 @@ class Job(_message.Message):
     def __init__(self, id: _Optional[int] = ..., sequences: _Optional[int] = ..., remaining: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., priority: _Optional[_Union[Priority, str]] = ..., prompt_lengths: _Optional[_Iterable[int]] = ..., second_segment_starts: _Optional[_Iterable[int]] = ..., unattended_tails: _Optional[_Iterable[int]] = ..., key: _Optional[str] = ..., request_id: _Optional[str] = ..., encode: _Optional[_Union[EncodeOptions, _Mapping]] = ..., score: _Optional[_Union[ScoreOptions, _Mapping]] = ..., max_sim: _Optional[_Union[MaxSimOptions, _Mapping]] = ..., classify: _Optional[_Union[ClassifyOptions, _Mapping]] = ..., traceparent: _Optional[str] = ..., range_counts: _Optional[_Iterable[int]] = ..., range_starts: _Optional[_Iterable[int]] = ..., range_stops: _Optional[_Iterable[int]] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class EncodeOptions(_message.Message):
-    __slots__ = ("outputs", "dimensions", "normalize", "data_type", "normalize_tokens", "sparse_top_k", "token_ids", "input_type")
+    __slots__ = ("outputs", "dimensions", "normalize", "data_type", "normalize_tokens", "sparse_top_k", "token_ids", "input_type", "pooling")
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     NORMALIZE_FIELD_NUMBER: _ClassVar[int]
@@ -217,6 +217,7 @@ class EncodeOptions(_message.Message):
     SPARSE_TOP_K_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     INPUT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
     outputs: _containers.RepeatedScalarFieldContainer[_vectors_pb2.OutputKind]
     dimensions: int
     normalize: bool
@@ -225,10 +226,11 @@ class EncodeOptions(_message.Message):
     sparse_top_k: int
     token_ids: bool
     input_type: _vectors_pb2.InputType
-    def __init__(self, outputs: _Optional[_Iterable[_Union[_vectors_pb2.OutputKind, str]]] = ..., dimensions: _Optional[int] = ..., normalize: bool = ..., data_type: _Optional[_Union[_vectors_pb2.DataType, str]] = ..., normalize_tokens: bool = ..., sparse_top_k: _Optional[int] = ..., token_ids: bool = ..., input_type: _Optional[_Union[_vectors_pb2.InputType, str]] = ...) -> None: ...
+    pooling: _model_pb2.TokenPooling
+    def __init__(self, outputs: _Optional[_Iterable[_Union[_vectors_pb2.OutputKind, str]]] = ..., dimensions: _Optional[int] = ..., normalize: bool = ..., data_type: _Optional[_Union[_vectors_pb2.DataType, str]] = ..., normalize_tokens: bool = ..., sparse_top_k: _Optional[int] = ..., token_ids: bool = ..., input_type: _Optional[_Union[_vectors_pb2.InputType, str]] = ..., pooling: _Optional[_Union[_model_pb2.TokenPooling, _Mapping]] = ...) -> None: ...
 
 class ScoreOptions(_message.Message):
-    __slots__ = ("method", "layout", "queries", "unit_rows", "mean", "weights", "explain")
+    __slots__ = ("method", "layout", "queries", "unit_rows", "mean", "weights", "explain", "pooling")
     METHOD_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     QUERIES_FIELD_NUMBER: _ClassVar[int]
@@ -236,6 +238,7 @@ class ScoreOptions(_message.Message):
     MEAN_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     EXPLAIN_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
     method: _vectors_pb2.ScoringMethod
     layout: _vectors_pb2.Layout
     queries: int
@@ -243,7 +246,8 @@ class ScoreOptions(_message.Message):
     mean: bool
     weights: _ranking_pb2.HybridWeights
     explain: bool
-    def __init__(self, method: _Optional[_Union[_vectors_pb2.ScoringMethod, str]] = ..., layout: _Optional[_Union[_vectors_pb2.Layout, str]] = ..., queries: _Optional[int] = ..., unit_rows: bool = ..., mean: bool = ..., weights: _Optional[_Union[_ranking_pb2.HybridWeights, _Mapping]] = ..., explain: bool = ...) -> None: ...
+    pooling: _model_pb2.TokenPooling
+    def __init__(self, method: _Optional[_Union[_vectors_pb2.ScoringMethod, str]] = ..., layout: _Optional[_Union[_vectors_pb2.Layout, str]] = ..., queries: _Optional[int] = ..., unit_rows: bool = ..., mean: bool = ..., weights: _Optional[_Union[_ranking_pb2.HybridWeights, _Mapping]] = ..., explain: bool = ..., pooling: _Optional[_Union[_model_pb2.TokenPooling, _Mapping]] = ...) -> None: ...
 
 class ClassifyOptions(_message.Message):
     __slots__ = ("tokens", "token_id")
