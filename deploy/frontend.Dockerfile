@@ -16,3 +16,13 @@ WORKDIR /
 USER 10001:10001
 EXPOSE 50051 8080
 ENTRYPOINT ["python", "-m", "frontend_service"]
+
+# Last, so that another commit builds nothing else anew.
+ARG BASE
+ARG VERSION=0.1.0
+ARG COMMIT=""
+LABEL org.opencontainers.image.title="Selvage frontend" \
+      org.opencontainers.image.description="gRPC and HTTP APIs for embedding, reranking and late interaction; CPU only" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${COMMIT}" \
+      org.opencontainers.image.base.name="${BASE}"

@@ -41,3 +41,13 @@ WORKDIR /
 USER 10001:10001
 EXPOSE 50061
 ENTRYPOINT ["python", "-m", "gpu_worker"]
+
+# Last, so that another commit builds nothing else anew.
+ARG BASE
+ARG VERSION=0.1.0
+ARG COMMIT=""
+LABEL org.opencontainers.image.title="Selvage worker" \
+      org.opencontainers.image.description="Runs an embedding, reranking or late-interaction model on one GPU or CPU host" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${COMMIT}" \
+      org.opencontainers.image.base.name="${BASE}"

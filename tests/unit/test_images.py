@@ -28,6 +28,20 @@ def test_images_run_as_a_numbered_user_who_is_not_root(image: str) -> None:
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", instructions(image, "USER")[-1])
 
 
+@pytest.mark.parametrize("image", DOCKERFILES)
+def test_images_are_labelled(image: str) -> None:
+    """With the keys of the OCI's image specification; a licence is added when one is chosen."""
+    [label] = instructions(image, "LABEL")
+    labels = dict(re.findall(r'org\.opencontainers\.image\.([\w.]+)="([^"]*)"', label))
+    assert set(labels) == {"title", "description", "version", "revision", "base.name"}
+    assert labels["title"] == f"Selvage {image}"
+    arguments = {name.partition("=")[0] for name in instructions(image, "ARG")}
+    assert arguments >= {name for value in labels.values() for name in re.findall(r"\$\{(\w+)\}", value)}
+    builds = [service["build"] for service in SERVICES.values() if image in service.get("image", "")]
+    assert builds
+    assert all("COMMIT" in build["args"] for build in builds)
+
+
 @pytest.mark.parametrize("name", WORKERS)
 def test_models_of_the_hub_are_kept(name: str) -> None:
     """The volume lies where the worker's image tells the hub's client to put them."""

@@ -1,9 +1,10 @@
 """The manifests: valid by Kubernetes' own schemas, and true to the services that they run."""
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
+import jsonschema
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -22,6 +23,58 @@ MANIFESTS: dict[str, dict[str, Any]] = {
 SETTINGS = {"frontend": FrontendSettings, "worker": WorkerSettings}
 SERVED = {"frontend": PUBLIC_SERVICES, "worker": WORKER_SERVICES}
 OLDEST = "1.30"
+SCALED_OBJECTS: dict[str, dict[str, Any]] = {
+    manifest["metadata"]["name"]: manifest for manifest in yaml.safe_load_all((FOLDER / "keda.yaml").read_text())
+}
+
+
+def closed(required: str = "", **properties: Any) -> dict[str, Any]:
+    """The schema of an object that has no keys but these."""
+    names = required.split()
+    return {"type": "object", "properties": properties, "required": names, "additionalProperties": False}
+
+
+COUNT, STRING = {"type": "integer", "minimum": 0}, {"type": "string"}
+TRIGGER = closed(
+    "type metadata",
+    type=STRING,
+    name=STRING,
+    metricType={"enum": ["AverageValue", "Value", "Utilization"]},
+    metadata={"type": "object", "additionalProperties": STRING},
+    useCachedMetrics={"type": "boolean"},
+    authenticationRef=closed("name", name=STRING, kind=STRING),
+)
+SCALED_OBJECT = closed(
+    "apiVersion kind metadata spec",
+    apiVersion={"const": "keda.sh/v1alpha1"},
+    kind={"const": "ScaledObject"},
+    metadata=closed("name", name=STRING, labels={"type": "object"}, annotations={"type": "object"}),
+    spec=closed(
+        "scaleTargetRef triggers",
+        scaleTargetRef=closed("name", apiVersion=STRING, kind=STRING, name=STRING, envSourceContainerName=STRING),
+        minReplicaCount=COUNT,
+        maxReplicaCount=COUNT,
+        idleReplicaCount=COUNT,
+        pollingInterval=COUNT,
+        cooldownPeriod=COUNT,
+        initialCooldownPeriod=COUNT,
+        fallback=closed("failureThreshold replicas", failureThreshold=COUNT, replicas=COUNT, behavior=STRING),
+        triggers={"type": "array", "minItems": 1, "items": TRIGGER},
+        advanced=closed(
+            horizontalPodAutoscalerConfig=closed(name=STRING, behavior={"type": "object"}),
+            restoreToOriginalReplicaCount={"type": "boolean"},
+        ),
+    ),
+)
+"""What KEDA's reference says of a ScaledObject (`keda.sh/docs/latest/reference/scaledobject-spec`)."""
+PROMETHEUS = closed(
+    "serverAddress query threshold",
+    **dict.fromkeys(("serverAddress", "query", "threshold", "activationThreshold"), STRING),
+    ignoreNullValues={"enum": ["true", "false"]},
+)
+CPU = closed("value", value=STRING, containerName=STRING)
+METADATA = {"prometheus": PROMETHEUS, "cpu": CPU}
+"""What KEDA's scalers take, by their type."""
 
 
 def pod(name: str) -> dict[str, Any]:
@@ -38,12 +91,9 @@ def environment(name: str) -> dict[str, str]:
     return {each["name"]: each["value"] for each in container(name)["env"]}
 
 
-@pytest.mark.skipif(importlib.util.find_spec("kubernetes_validate") is None, reason="there is no kubernetes-validate")
 @pytest.mark.parametrize("manifest", MANIFESTS)
 def test_kubernetes_takes_them(manifest: str) -> None:
     """The oldest version that we name and the newest that the schemas are there for; no key that it does not know."""
-    import kubernetes_validate
-
     for version in (OLDEST, kubernetes_validate.latest_version()):
         kubernetes_validate.validate(MANIFESTS[manifest], version, strict=True)
 
@@ -104,13 +154,59 @@ def test_pods_are_locked_down_and_limited(name: str) -> None:
     assert all(volume["emptyDir"]["sizeLimit"] for volume in pod(name)["volumes"])
 
 
+def hpa_of(scaled_object: dict[str, Any]) -> dict[str, Any]:
+    """The autoscaler that KEDA makes of a ScaledObject, as its page says; a metric of Prometheus under our name."""
+    spec = scaled_object["spec"]
+    config = spec.get("advanced", {}).get("horizontalPodAutoscalerConfig", {})
+    [trigger] = spec["triggers"]
+    metric: dict[str, Any]
+    if trigger["type"] == "cpu":
+        target = {"type": trigger["metricType"], "averageUtilization": int(trigger["metadata"]["value"])}
+        metric = {"type": "Resource", "resource": {"name": "cpu", "target": target}}
+    else:
+        value = f"{float(trigger['metadata']['threshold']) * 1000:.0f}m"
+        target = {"type": trigger["metricType"], "value": value}
+        metric = {"type": "External", "external": {"metric": {"name": "selvage_queue_seconds"}, "target": target}}
+    return {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": scaled_object["metadata"],
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", **spec["scaleTargetRef"]},
+            "minReplicas": spec["minReplicaCount"],
+            "maxReplicas": spec["maxReplicaCount"],
+            "metrics": [metric],
+            **config,
+        },
+    }
+
+
+@pytest.mark.parametrize("name", SCALED_OBJECTS)
+def test_keda_takes_them(name: str) -> None:
+    """No key that it does not know, and no value that is not a string where its scalers want strings."""
+    jsonschema.validate(SCALED_OBJECTS[name], SCALED_OBJECT)
+    for trigger in SCALED_OBJECTS[name]["spec"]["triggers"]:
+        jsonschema.validate(trigger["metadata"], METADATA[trigger["type"]])
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_keda_scales_as_the_autoscalers_do(name: str) -> None:
+    """One takes either file. Workers never go to none: nothing would ask for the first."""
+    scaled_object = SCALED_OBJECTS[f"selvage-{name}"]
+    assert hpa_of(scaled_object) == MANIFESTS[f"HorizontalPodAutoscaler selvage-{name}"]
+    assert scaled_object["spec"]["minReplicaCount"] >= 1
+
+
 def test_workers_are_scaled_by_what_prometheus_records() -> None:
-    """The rule, the adapter and the autoscaler speak of one series."""
+    """The rule, the adapter and both autoscalers speak of one series; KEDA changes nothing while it is absent."""
     rules = yaml.safe_load((ROOT / "deploy/prometheus/rules.yaml").read_text())
     recorded = {rule["record"] for group in rules["groups"] for rule in group["rules"] if "record" in rule}
     adapter = yaml.safe_load((FOLDER / "prometheus-adapter.yaml").read_text())
     [rule] = adapter["rules"]["external"]
     [metric] = MANIFESTS["HorizontalPodAutoscaler selvage-worker"]["spec"]["metrics"]
+    [trigger] = SCALED_OBJECTS["selvage-worker"]["spec"]["triggers"]
     assert rule["seriesQuery"] in recorded
     assert rule["seriesQuery"] in rule["metricsQuery"]
     assert metric["external"]["metric"]["name"] == rule["name"]["as"]
+    assert trigger["metadata"]["query"] == rule["metricsQuery"]
+    assert trigger["metadata"]["ignoreNullValues"] == "false"

@@ -12,7 +12,17 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = ("benchmarks", "client", "demo", "embedded", "frontend_service", "gpu_worker", "harness", "shared")
+PROGRAMS = (
+    "benchmarks",
+    "client",
+    "demo",
+    "distributions",
+    "embedded",
+    "frontend_service",
+    "gpu_worker",
+    "harness",
+    "shared",
+)
 PROCESSES = (("frontend_service", "shared"), ("gpu_worker", "shared"), ("client",), ("embedded",), ("benchmarks",))
 """Programs whose classes meet in one process. The client's errors carry the services' names; `embedded` holds both."""
 PUBLIC_TWICE = {"Embedder"}

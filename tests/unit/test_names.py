@@ -16,6 +16,7 @@ PROGRAMS = (
     "gpu_worker",
     "harness",
     "demo",
+    "distributions",
     "benchmarks",
     "deploy",
 )

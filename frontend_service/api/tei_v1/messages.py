@@ -1,7 +1,6 @@
 """Messages of tei.v1 <-> domain types, both directions side by side."""
 
 from collections.abc import Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +22,7 @@ from frontend_service.services.models import Detokenized, ShownTexts
 from frontend_service.services.pipeline import Answer, ServedModel, Timing
 from frontend_service.services.rank import Reranked
 from frontend_service.tokenizing.tokenizer import TokenizedText
+from shared import __version__
 from shared.card import ModelCard
 from shared.errors import InvalidInput
 from shared.vectors import OutputKind, ScoringMethod, Task, TruncationSide
@@ -113,7 +113,7 @@ def info_response_to_pb(model: ServedModel, limits: Limits, requests: int, threa
     """The model that is served and its limits. `requests`: most requests at once; `threads`: how many tokenise."""
     card = model.card
     return pb.InfoResponse(
-        version=_version(),
+        version=__version__,
         model_id=card.id,
         model_dtype=card.dtype,
         model_type=model_type(card),
@@ -130,13 +130,6 @@ def model_type(card: ModelCard) -> pb.ModelType:
     if {ScoringMethod.CROSS_ENCODER, ScoringMethod.LISTWISE} & {*card.methods}:
         return pb.MODEL_TYPE_RERANKER
     return pb.MODEL_TYPE_CLASSIFIER if Task.CLASSIFY in card.tasks else pb.MODEL_TYPE_EMBEDDING
-
-
-def _version() -> str:
-    try:
-        return version("selvage-serving")
-    except PackageNotFoundError:  # not installed: it runs from its sources
-        return "0"
 
 
 def embed_request_from_pb(message: pb.EmbedRequest) -> EmbedRequest:
