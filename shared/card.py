@@ -119,6 +119,7 @@ class ModelCard:
     pools_spans: bool = False
     listwise: Listwise | None = None
     bitwise_invariant: bool = False
+    task_models: dict[str, str] = field(default_factory=dict)
 
     @property
     def dense_width(self) -> int:

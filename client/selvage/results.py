@@ -226,3 +226,4 @@ class ModelCard:
     listwise: Listwise | None
     special_ids: tuple[int, ...]
     bitwise_invariant: bool
+    task_models: Mapping[str, str]

@@ -234,6 +234,7 @@ def test_the_card_survives() -> None:
         whole_texts="w",
         limited_by="--cache-megabytes",
         bitwise_invariant=True,
+        task_models={"retrieval": "m-retrieval"},
         truncation_side=TruncationSide.LEFT,
         query_route=QueryRoute(
             default_input_type=InputType.DOCUMENT,

@@ -328,6 +328,7 @@ def model_entry(card: ModelCard, name: str) -> dict[str, Any]:
         "outputs": [output.name.lower() for output in card.outputs],
         "dimensions": card.dimensions or card.multi_vector_dimensions,
         "fingerprint": card.fingerprint,
+        "task_models": card.task_models,
     }
 
 
