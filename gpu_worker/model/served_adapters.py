@@ -70,7 +70,10 @@ def read_adapters(source: Source, options: LoadOptions) -> list[ServedAdapter]:
 def _of_tasks(source: Source, options: LoadOptions) -> list[ServedAdapter]:
     """Reads the adapters of a repository that has one for each task. Their names are the model's with the task."""
     if source.tasks and options.rounded:
-        raise ModelRefused("an adapter for each task goes with exact linear layers alone: no --dtype int8")
+        raise ModelRefused(
+            "an adapter for each task goes with exact linear layers alone: no --dtype int8, which a repository of one "
+            "task takes, with its adapter merged"
+        )
     served = []
     for task, folder in source.tasks.items():
         try:

@@ -245,6 +245,8 @@ def test_the_card_survives() -> None:
         ),
     )
     message = codec.card_to_pb(card)
-    assert codec.card_from_pb(message) == card
+    read = codec.card_from_pb(message)
+    assert read == card
+    assert {type(read.prompts), type(read.special_tokens), type(read.task_models)} == {dict}  # JSON takes no other maps
     route = message.query_route  # clients read fields of it that are the same for every table
     assert (route.family, route.attention, route.sparse_head, route.include_prompt) == (*["static"] * 3, True)
