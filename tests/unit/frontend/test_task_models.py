@@ -54,6 +54,7 @@ class Tasks(Worker):
         ({"task": "retrieval.passage"}, "fake-retrieval", "[CLS] d a [SEP]"),
         ({"task": "text-matching", "model": "fake"}, "fake-text-matching", "[CLS] d a [SEP]"),
         ({"task": "text-matching", "prompt_name": "query"}, "fake-text-matching", "[CLS] q a [SEP]"),
+        ({"task": "text-matching", "input_type": "query"}, "fake-text-matching", "[CLS] q a [SEP]"),
         ({"task": "text-matching", "prompt": "e "}, "fake-text-matching", "[CLS] e a [SEP]"),
         ({"model": "fake-retrieval"}, "fake-retrieval", "[CLS] d a [SEP]"),
         ({"model": "fake-retrieval", "input_type": "query"}, "fake-retrieval", "[CLS] q a [SEP]"),
