@@ -131,6 +131,7 @@ class ModelCard:
     listwise: Listwise | None = None
     bitwise_invariant: bool = False
     token_pooling: TokenPooling | None = None
+    task_models: dict[str, str] = field(default_factory=dict)
 
     @property
     def dense_width(self) -> int:

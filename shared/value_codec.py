@@ -130,6 +130,7 @@ def card_from_pb(message: model_pb2.ModelCard) -> ModelCard:
             "labels": tuple(message.labels),
             "activation": Activation(message.activation),
             "prompts": dict(message.prompts),
+            "task_models": dict(message.task_models),
             "special_tokens": dict(message.special_tokens),
             "special_ids": tuple(message.special_ids),
             "late_interaction": _late_interaction(message),

@@ -237,3 +237,4 @@ class ModelCard:
     special_ids: tuple[int, ...]
     bitwise_invariant: bool
     token_pooling: TokenPooling | None
+    task_models: Mapping[str, str]

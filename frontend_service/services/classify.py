@@ -57,7 +57,7 @@ class ClassificationService:
     async def texts(self, request: ClassifyRequest, terms: RequestTerms) -> Classified:
         """Classifies texts or pairs: scores [texts x labels]."""
         pipeline, limits = self._pipeline, self._limits
-        model = pipeline.workers.model(request.model)
+        model = pipeline.model(request.model)
         card = model.card
         check_task(card, Task.CLASSIFY)
         limits.check_reply(NUMBER_BYTES * len(request.texts) * len(card.labels), FEWER_TEXTS)
@@ -74,7 +74,7 @@ class ClassificationService:
     async def tokens(self, request: ClassifyTokensRequest, terms: RequestTerms) -> ClassifiedTokens:
         """Classifies tokens: scores [tokens x labels]. With `token_id` only the tokens of that id are classified."""
         pipeline, limits, token_id = self._pipeline, self._limits, request.token_id
-        model = pipeline.workers.model(request.model)
+        model = pipeline.model(request.model)
         card = model.card
         check_task(card, Task.CLASSIFY_TOKENS)
         if token_id is not None and not 0 <= token_id < card.vocabulary_size:

@@ -113,7 +113,9 @@ class EmbeddingService:
     async def embed(self, request: EmbedRequest, terms: RequestTerms) -> Answer:
         """Embeds texts or token ids: their vectors, in every output that the request names."""
         pipeline, limits = self._pipeline, self._limits
-        model = pipeline.workers.model(request.model)
+        model = pipeline.model(request.model, request.prompt.task)
+        if model.card.task_models:  # the task has chosen the model, and names no prompt
+            request = replace(request, prompt=replace(request.prompt, task=None))
         work = encode(request, model.card)
         if request.span_pooling:
             return await self._embed_spans(model, work, request, request.span_pooling, terms)

@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import operator
 import random
+import re
 import time
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from concurrent.futures import Executor
@@ -28,7 +29,7 @@ from frontend_service.tokenizing.tokenizer import ModelTexts, ModelTokenizer
 from frontend_service.tokenizing.tokens import Chunks, TokenizedBatch, panics_as
 from shared.caller import RequestTerms
 from shared.card import ModelCard
-from shared.errors import Internal, InvalidInput, UnsupportedTask, WorkerUnavailable
+from shared.errors import Internal, InvalidInput, UnsupportedTask, WorkerUnavailable, clip
 from shared.jobs import Job, JobResult, PackedBytes, RaggedTokens, Work
 from shared.query_table import QueryTable
 from shared.tasks import offload
@@ -42,6 +43,9 @@ PLACE_BYTES = 256
 
 LOGGED_LETTERS = 200
 """Most letters of a tokenizer panic that are logged, because it may quote the text."""
+
+SIDE = re.compile(r"[._](query|passage|document)$")
+"""End of a task of Jina's that says what the texts are; `input_type` has it already."""
 
 log = structlog.get_logger("service")
 T = TypeVar("T")
@@ -206,6 +210,28 @@ class Pipeline:
         self._message_threads = message_threads
         self._ids = itertools.count(random.getrandbits(62))
         self._reserve, self._tell_times = reserve, tell_times
+
+    def model(self, name: str, task: str | None = None) -> ServedModel:
+        """The model that computes a request: the one of that name or, where that has an adapter for each task, the one
+        of the task.
+
+        Raises UnknownModel, WorkerUnavailable, and there UnsupportedTask for a task that it lacks, and for none.
+        """
+        model = self.workers.model(name)
+        models = model.card.task_models
+        if not models or (task is None and model.card.id in models.values()):
+            return model
+        tasks = ", ".join(sorted(models))
+        if task is None:
+            raise UnsupportedTask(
+                f"{model.card.id} has an adapter for each task, and no default: give a task ({tasks}) where the API "
+                f"has that field, or name the model of a task: {', '.join(sorted(models.values()))}",
+                field="model",
+            )
+        chosen = next((name for name in (task, SIDE.sub("", task)) if name in models), None)
+        if chosen is None:
+            raise UnsupportedTask(f"the model has no task {clip(task)}; it has {tasks}", field="task")
+        return self.workers.model(models[chosen])
 
     async def tokenize(
         self,

@@ -134,7 +134,7 @@ class RankingService:
     async def rerank(self, request: RerankRequest, terms: RequestTerms) -> Reranked:
         """Ranks documents, best first, with their texts and explanations where the request asks for them."""
         in_thread = self._pipeline.in_thread
-        model = self._pipeline.workers.model(request.model)
+        model = self._pipeline.model(request.model)
         text_bytes = 0
         if request.return_documents:
             text_bytes = await in_thread(partial(largest_bytes, request.documents, request.shown_count))
@@ -155,7 +155,7 @@ class RankingService:
         The answer's tokens are those of queries, then of documents; of a cross-encoder those of the pairs, and of a
         listwise reranker those of the blocks.
         """
-        return await self._score(self._pipeline.workers.model(request.model), request, terms)
+        return await self._score(self._pipeline.model(request.model), request, terms)
 
     async def _score(
         self, model: ServedModel, request: ScoreRequest, terms: RequestTerms, *, shown: int = 0, text_bytes: int = 0
@@ -328,7 +328,7 @@ class RankingService:
     async def max_sim(self, request: MaxSimRequest, terms: RequestTerms) -> Answer:
         """Scores document vectors by query vectors or by query texts. The answer's tokens are those of the texts."""
         pipeline, limits = self._pipeline, self._limits
-        model = pipeline.workers.model(request.model)
+        model = pipeline.model(request.model)
         sides = {
             field: vectors
             for field, vectors in (("queries", request.queries), ("documents", request.documents))

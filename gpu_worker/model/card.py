@@ -100,6 +100,7 @@ def _card_of_whole_texts(model: Model) -> ModelCard:
         query_route=_query_route(model.queries) if model.queries else None,
         pools_spans=abilities.pools_spans,
         bitwise_invariant=not model.other_bits,
+        task_models=model.task_models,
         listwise=_limited_lengths(model.listwise, model.max_tokens) if model.listwise else None,
     )
 

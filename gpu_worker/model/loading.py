@@ -93,7 +93,7 @@ def _loaded(source: Source, options: LoadOptions) -> Model:
     """Makes the model of a source, with those of its adapters."""
     if source.recipe.static:
         return _static(source, options)
-    adapters = read_adapters(source, options.adapters, options.trust_remote_code)
+    adapters = read_adapters(source, options)
     fitted = _fitted(source, options)
     multiplied = _multiplied_weights(source.model.base_model)
     feeding = _feeding(source, fitted.late)
@@ -108,7 +108,13 @@ def _loaded(source: Source, options: LoadOptions) -> Model:
     model = verify(model, reference, options)
     if source.queries:
         model = _with_queries(model, source.queries, options.max_tokens)
-    return replace(model, adapters=tuple(_with_adapter(model, *entry) for entry in enumerate(adapters, 1)))
+    of_adapters = tuple(_with_adapter(model, *entry) for entry in enumerate(adapters, 1))
+    return replace(model, adapters=of_adapters, task_models=_task_models(adapters))
+
+
+def _task_models(adapters: Iterable[ServedAdapter]) -> dict[str, str]:
+    """The names of the models of tasks, by task."""
+    return {adapter.task: adapter.names[0] for adapter in adapters if adapter.task}
 
 
 def _static(source: Source, options: LoadOptions) -> Model:
@@ -275,7 +281,8 @@ def _with_adapter(base: Model, number: int, adapter: ServedAdapter) -> Model:
     notices = (base.notice, f"an adapter over {base.names[0]}: {adapter.updates.description}")
     return replace(
         base,
-        names=(adapter.name,),
+        names=adapter.names,
+        task_models=_task_models([adapter]),
         recipe=adapter.recipe,
         max_tokens=limit,
         fingerprint=adapter.fingerprint(base.fingerprint, limit),

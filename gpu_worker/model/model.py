@@ -1,6 +1,6 @@
 """A loaded model, ready to serve, and what it can do, with the errors for what it cannot."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.maxsim.maxsim_kernels import MaxSimKernel
@@ -40,7 +40,8 @@ class Model:
     meanwhile. `unshared` is why texts share no first tokens; empty where they may. `other_bits` is why a text may have
     other bits among others than alone; empty where it has the same.
     `adapters` are the models of the adapters over this one, which share its encoder and heads; `adapter` is the number
-    of such a model, 0 for the base.
+    of such a model, 0 for the base. `task_models`: the names of the models of tasks, by task, where a repository has an
+    adapter for each task; that of a task has its own entry alone.
     `queries`: how those of inference-free SPLADE are looked up; the rest is of documents.
     """
 
@@ -69,6 +70,7 @@ class Model:
     adapter: int = 0
     adapters: "tuple[Model, ...]" = ()
     queries: Queries | None = None
+    task_models: dict[str, str] = field(default_factory=dict)
 
     @property
     def family(self) -> str:

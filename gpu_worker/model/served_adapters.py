@@ -14,7 +14,7 @@ from gpu_worker.model.adapters.lora import (
     StepAdapters,
     updates_of,
 )
-from gpu_worker.model.source import Source, locate
+from gpu_worker.model.source import LoadOptions, Source, locate
 from gpu_worker.model.tune.linear import reads_weight
 from gpu_worker.repository import adapters, reading, tokenizer
 from gpu_worker.repository.adapters import CONFIG, NamedAdapter
@@ -28,13 +28,14 @@ TOKENIZERS = ("tokenizer.json", "tokenizer_config.json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedAdapter:
-    """An adapter that is served over a base beside others. `recipe` has its own prompts and limit; `digest` is of its
-    files."""
+    """An adapter that is served over a base beside others. `names`: what clients call it. `recipe` has its own prompts
+    and limit; `digest` is of its files. `task`: what it is for, where the base's repository has one for each task."""
 
-    name: str
+    names: tuple[str, ...]
     updates: AdapterUpdates
     recipe: Recipe
     digest: bytes
+    task: str = ""
 
     def fingerprint(self, base: str, limit: int) -> str:
         """Computes a digest of everything that its rows depend on. `base`: the fingerprint of the model that it lies
@@ -48,16 +49,41 @@ class ServedAdapter:
         return sum(4 * (update.down.numel() + update.up.numel()) for update in self.updates.by_layer.values())
 
 
-def read_adapters(source: Source, named: Sequence[NamedAdapter], trust_remote_code: bool) -> list[ServedAdapter]:
-    """Reads adapters for a model as it was loaded. Raises ModelRefused, which names the adapter."""
-    served = []
-    for adapter in named:
+def read_adapters(source: Source, options: LoadOptions) -> list[ServedAdapter]:
+    """Reads the adapters of tasks, then those that the user names, for a model as it was loaded.
+
+    Raises ModelRefused, which names the task or the adapter.
+    """
+    served = _of_tasks(source, options)
+    for adapter in options.adapters:
         try:
             if adapter.name in source.names:
                 raise ModelRefused("the model itself has this name")
-            served.append(_read(source, adapter, trust_remote_code))
+            if any(adapter.name in other.names for other in served):
+                raise ModelRefused("the adapter of a task has this name")
+            served.append(_read(source, adapter, options.trust_remote_code))
         except ModelRefused as refused:
             raise ModelRefused(f"--adapter {adapter.name}: {refused}") from refused
+    return served
+
+
+def _of_tasks(source: Source, options: LoadOptions) -> list[ServedAdapter]:
+    """Reads the adapters of a repository that has one for each task. Their names are the model's with the task."""
+    if source.tasks and options.rounded:
+        raise ModelRefused(
+            "an adapter for each task goes with exact linear layers alone: no --dtype int8, which a repository of one "
+            "task takes, with its adapter merged"
+        )
+    served = []
+    for task, folder in source.tasks.items():
+        try:
+            adapter = adapters.read(folder)
+            updates = _encoder_updates(updates_of(adapter, source.model), source.model)
+        except ModelRefused as refused:
+            raise ModelRefused(f"the adapter of the task {task}: {refused}") from refused
+        names = tuple(f"{name}-{task}" for name in options.names or source.names)
+        digest = adapter.digest().digest()
+        served.append(ServedAdapter(names=names, updates=updates, recipe=source.recipe, digest=digest, task=task))
     return served
 
 
@@ -78,7 +104,7 @@ def _read(source: Source, named: NamedAdapter, trust_remote_code: bool) -> Serve
             reader = tokenizer.read(place / folder.relative_to(path), trust_remote_code, recipe.truncation_side)
             if tokenizer.export(reader, recipe.lowercase).content != source.tokenizer.content:
                 raise ModelRefused(f"{folder}: its tokenizer is another one than the base's: serve it alone")
-    return ServedAdapter(name=named.name, updates=updates, recipe=recipe, digest=adapter.digest().digest())
+    return ServedAdapter(names=(named.name,), updates=updates, recipe=recipe, digest=adapter.digest().digest())
 
 
 def _check_base(base: str, file: Path, source: Source) -> None:

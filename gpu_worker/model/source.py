@@ -10,7 +10,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,6 +34,7 @@ from gpu_worker.repository import (
     reading,
     rerankers,
     static_format,
+    task_adapters,
     tokenizer,
     weights,
 )
@@ -105,7 +106,8 @@ class Source:
     tensors of a head's layer. `digest` is of the files, for the fingerprint. `model` is a transformers class, or the
     table [V, W] of a static embedding. `queries`: how those of inference-free SPLADE are read.
     `findings` are lines for the log. `folder` has the files of the transformers class; None where an
-    adapter was merged, and for static embeddings.
+    adapter was merged, and for static embeddings. `tasks`: the folder of each task's adapter, where the repository has
+    one for each task.
     """
 
     names: tuple[str, ...]
@@ -119,6 +121,7 @@ class Source:
     queries: Queries | None = None
     findings: tuple[str, ...] = ()
     folder: Path | None = None
+    tasks: dict[str, Path] = field(default_factory=dict)
 
 
 def open_source(name: str, placement: Placement, options: LoadOptions) -> Source:
@@ -128,9 +131,17 @@ def open_source(name: str, placement: Placement, options: LoadOptions) -> Source
     """
     trust_remote_code = options.trust_remote_code
     path = locate(name, trust_remote_code, options.revision)
-    adapter_folder = adapters.folder_of(path)
+    tasks, adapter_folder = task_adapters.tasks_of(path), adapters.folder_of(path)
+    if tasks and adapter_folder is not None:
+        raise ModelRefused(f"{adapter_folder}: an adapter beside those of tasks is not served: take it away")
+    if tasks:
+        with task_adapters.base_folder(path) as folder:
+            source = _source_in(folder, name, path, placement, options)
+        finding = f"an adapter for each task: {', '.join(tasks)}; its base is {type(source.model).__name__}"
+        return replace(source, folder=path, tasks=tasks, findings=(finding,))
     if adapter_folder is None:
-        return _source_in(path, name, path, placement, options)
+        source = _source_in(path, name, path, placement, options)
+        return replace(source, recipe=_with_notice(source.recipe, task_adapters.notice_of(path)))
     adapter = adapters.read(adapter_folder)
     base = None if (adapter_folder / "config.json").is_file() else _base_of(adapter, trust_remote_code)
     with adapters.model_folder(path, adapter_folder, base) as folder:

@@ -54,7 +54,7 @@ def take_references(
     model, recipe = source.model, source.recipe
     if type(model).__name__ == "LongformerForSequenceClassification":
         model.base_model.register_forward_pre_hook(_attend_to_the_first_token, with_kwargs=True)
-    base, updates = model.base_model, {adapter.name: adapter.updates for adapter in adapters}
+    base, updates = model.base_model, {adapter.names[0]: adapter.updates for adapter in adapters}
     # The encoder comes before the heads: its long text finds out models that short texts change for good.
     reference = take_reference(base, probes, feeding)
     of_adapters = take_adapter_reference(model, reference, updates) if updates else None

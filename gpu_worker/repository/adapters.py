@@ -263,21 +263,27 @@ def merge_first(file: Path, what: str) -> ModelRefused:
 @contextmanager
 def model_folder(repository: Path, adapter_folder: Path, base: Path | None) -> Iterator[Path]:
     """A folder to read the model from, as long as the context lasts: the repository's files without those of its
-    adapter and, where the adapter lies alone, the model and the tokenizer of its `base`.
-
-    Refusals inside of the context name the repository's own folder.
-    """
-    with tempfile.TemporaryDirectory(prefix="selvage-") as name:
-        root = Path(name)
+    adapter and, where the adapter lies alone, the model and the tokenizer of its `base`."""
+    with temporary_folder(repository) as root:
         for file in repository.rglob("*"):
             place = file.relative_to(repository)
             of_adapter = file.parent == adapter_folder and file.name.startswith("adapter_")
             if file.is_file() and not (of_adapter or any(part.startswith(".") for part in place.parts)):
-                _link(file, root / place)
+                link(file, root / place)
         if base is not None:
             _add_base(base, root / adapter_folder.relative_to(repository))
+        yield root
+
+
+@contextmanager
+def temporary_folder(repository: Path) -> Iterator[Path]:
+    """An empty folder for links to files of a repository, as long as the context lasts.
+
+    Refusals inside of the context name the repository's own folder.
+    """
+    with tempfile.TemporaryDirectory(prefix="selvage-") as name:
         try:
-            yield root
+            yield Path(name)
         except ModelRefused as refused:
             raise ModelRefused(str(refused).replace(name, str(repository))) from refused
 
@@ -289,9 +295,10 @@ def _add_base(base: Path, folder: Path) -> None:
         model = any(file.match(pattern) for pattern in MODEL)
         counts = file.suffix in counting_suffixes(True) and not any(file.match(pattern) for pattern in UNREAD)
         if file.is_file() and counts and (model or not own_tokenizer) and not (folder / file.name).exists():
-            _link(file, folder / file.name)
+            link(file, folder / file.name)
 
 
-def _link(file: Path, place: Path) -> None:
+def link(file: Path, place: Path) -> None:
+    """Makes a link to a file at another place, with the folders above it."""
     place.parent.mkdir(parents=True, exist_ok=True)
     place.symlink_to(file.resolve())

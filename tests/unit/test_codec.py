@@ -266,6 +266,7 @@ def test_the_card_survives() -> None:
         limited_by="--cache-megabytes",
         bitwise_invariant=True,
         token_pooling=TokenPooling(pool_factor=1.5, normalize=False),
+        task_models={"retrieval": "m-retrieval"},
         truncation_side=TruncationSide.LEFT,
         query_route=QueryRoute(
             default_input_type=InputType.DOCUMENT,
@@ -276,7 +277,9 @@ def test_the_card_survives() -> None:
         ),
     )
     message = codec.card_to_pb(card)
-    assert codec.card_from_pb(message) == card
+    read = codec.card_from_pb(message)
+    assert read == card
+    assert {type(read.prompts), type(read.special_tokens), type(read.task_models)} == {dict}  # JSON takes no other maps
     route = message.query_route  # clients read fields of it that are the same for every table
     assert (route.family, route.attention, route.sparse_head, route.include_prompt) == (*["static"] * 3, True)
     message.token_pooling.pool_factor = 0

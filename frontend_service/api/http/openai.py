@@ -129,6 +129,8 @@ class HostedRequest(VectorRequest, kw_only=True):
         if self.task is None:
             return choice
         input_type = INPUT_TYPES.get(re.split("[._]", self.task)[-1], InputType.UNSPECIFIED)
+        if not input_type:  # the task says nothing of that, as text-matching does not
+            return replace(choice, task=self.task)
         if self.input_type is not None and input_type is not choice.input_type:
             raise InvalidInput("input_type and task disagree about what the texts are", field="task")
         return replace(choice, input_type=input_type, task=self.task)
@@ -328,6 +330,7 @@ def model_entry(card: ModelCard, name: str) -> dict[str, Any]:
         "outputs": [output.name.lower() for output in card.outputs],
         "dimensions": card.dimensions or card.multi_vector_dimensions,
         "fingerprint": card.fingerprint,
+        "task_models": card.task_models,
     }
 
 

@@ -136,7 +136,9 @@ JINA_EMBEDDINGS = Request(
         honoured("normalized", False),
         honoured("truncate", True, input=[LONG]),
         honoured(
-            "task", "retrieval.query", "the model's prompt of that name; those of code need one, others do without"
+            "task",
+            "retrieval.query",
+            "the model's prompt of that name, or its adapter; those of code need one, others do without",
         ),
         honoured("late_chunking", True, "the inputs are chunks of one document, joined with nothing in between"),
         DIMENSIONS,
