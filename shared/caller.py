@@ -34,7 +34,8 @@ _STATE = re.compile(r"[\x20-\x7e\t]*")
 
 @dataclass(slots=True, eq=False)
 class Quota:
-    """The requests in progress, or the open streams, of all callers with one API key; at most `most` at once."""
+    """How many requests are in progress, or streams open, of all callers or of those with one API key: at most `most` at
+    once."""
 
     most: int
     running: int = 0

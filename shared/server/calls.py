@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from shared.caller import AUTHORIZATION, TRACEPARENT_NOW, Caller, Deadline, Quota, RequestTerms, bind_ids, trace_id_of
+from shared.caller import AUTHORIZATION, TRACEPARENT_NOW, Caller, Deadline, RequestTerms, bind_ids, trace_id_of
 from shared.errors import DeadlineExceeded, Internal, SelvageError, Unauthenticated, WorkerUnavailable
 from shared.jobs import Priority
 from shared.server.admission import Admission, Bounds, OpenStream
@@ -66,6 +66,7 @@ class Calls:
         self._identify, self._accepts = identify, accepts
         self._refuses = False
         self._running = 0
+        self._log = log.bind()  # with the settings of now: the logger of a module looks them up for every line
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -134,19 +135,20 @@ class Calls:
         no longer accepted; a bug inside becomes Internal.
         """
         bind_ids(caller.request_id, trace_id_of(caller.traceparent))
+        self._begin()
         try:
-            with self._counted():
-                self._check_refuses()
-                with (
-                    self._within(caller.stream_quota, "open streams"),
-                    self.admission.stream(watch=watch) as stream,
-                    nullcontext() if watch else self._while_accepted(caller, stream),
-                ):
-                    yield stream
+            self._check_refuses()
+            with (
+                self.admission.stream(caller.stream_quota, watch=watch) as stream,
+                nullcontext() if watch else self._while_accepted(caller, stream),
+            ):
+                yield stream
         except SelvageError:
             raise
         except Exception as raised:
             raise _wrapped(raised, caller) from None
+        finally:
+            self._end()
 
     @contextmanager
     def running(self, caller: Caller) -> Iterator[None]:
@@ -160,13 +162,14 @@ class Calls:
         traceparent = caller.traceparent if span is None else span.traceparent
         TRACEPARENT_NOW.set(traceparent)
         bind_ids(caller.request_id, trace_id_of(traceparent))
+        self._begin()
         try:
             self._check_refuses()
             method = caller.method
             needs_worker = method not in self.local_methods and not method.startswith(self.local_services)
             if self.check is not None and needs_worker:
                 self.check(self.terms(caller))
-            with self._counted(), self._within(caller.quota, "requests in progress"), self.admission.request():
+            with self.admission.request(caller.quota):
                 yield
             outcome = {"code": "OK"}
         except SelvageError as error:
@@ -177,37 +180,21 @@ class Calls:
             outcome = _log_fields(wrapped)
             raise wrapped from None
         finally:
+            self._end()
             if span is not None:
                 span.end(outcome["code"], outcome.get("reason", ""))
             milliseconds = round((time.monotonic() - start) * 1e3, 2)
-            log.debug("call", method=caller.method, **outcome, milliseconds=milliseconds)
+            self._log.debug("call", method=caller.method, **outcome, milliseconds=milliseconds)
 
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        """Counts a call or stream as running for the duration of the block."""
+    def _begin(self) -> None:
+        """Counts a call or stream as running, until `_end`."""
         self._running += 1
         self._idle.clear()
-        try:
-            yield
-        finally:
-            self._running -= 1
-            if not self._running:
-                self._idle.set()
 
-    @contextmanager
-    def _within(self, quota: Quota | None, what: str) -> Iterator[None]:
-        """Counts a request or a stream against the quota of its API key, if there is one. Raises Overloaded."""
-        if quota is None:
-            yield
-            return
-        if quota.running >= quota.most:
-            why = f"this API key has {quota.running} {what}, the limit is {quota.most}"
-            raise self.admission.refusals.overloaded("quota", why)
-        quota.running += 1
-        try:
-            yield
-        finally:
-            quota.running -= 1
+    def _end(self) -> None:
+        self._running -= 1
+        if not self._running:
+            self._idle.set()
 
     @contextmanager
     def _while_accepted(self, caller: Caller, stream: OpenStream) -> Iterator[None]:
