@@ -107,9 +107,12 @@ class Interceptor(grpc.aio.ServerInterceptor):
         foreign = method.startswith(FOREIGN)
 
         async def answered(requests: AsyncIterator[bytes], context: Context) -> Any:
-            request_id = _named(context)
+            metadata: Any = context.invocation_metadata() or ()
+            request_id = chosen_id(metadata)
+            context.set_trailing_metadata(((REQUEST_ID, request_id),))
             try:
-                caller = caller_in(method, request_id, context)
+                host, remaining = _host(context.peer()), context.time_remaining()  # type: ignore[attr-defined]
+                caller = caller_of(method, request_id, metadata, host=host, remaining=remaining)
                 if not foreign:
                     caller = self._calls.identified(caller)
                 CALLER.set(caller)
@@ -232,15 +235,16 @@ class Interceptor(grpc.aio.ServerInterceptor):
         if raw is grpc.aio.EOF:
             raise InvalidInput("the call ended without a message")
         try:
-            return await offload(self._threads, len(raw), partial(self._parse_checked, parse), raw)
+            if len(raw) <= THREAD_BYTES:
+                return parse(raw)
+            return await offload(self._threads, len(raw), partial(self._parse_large, parse), raw)
         except DecodeError:
             raise InvalidInput("the request is not a message of this method") from None
         except MemoryError:
             raise InputTooLarge("there is no memory to read this request") from None
 
-    def _parse_checked(self, parse: Callable[[bytes], Message], raw: bytes) -> Message:
-        if len(raw) > THREAD_BYTES:
-            self._check_large(raw)
+    def _parse_large(self, parse: Callable[[bytes], Message], raw: bytes) -> Message:
+        self._check_large(raw)
         return parse(raw)
 
     async def _parse_names(self, parse: Callable[[bytes], Message], raw: Any) -> Message:
@@ -303,22 +307,9 @@ def _code(context: Context) -> str:
     return code.name if isinstance(code, grpc.StatusCode) else CODES.get(code, "UNKNOWN")
 
 
-def caller_in(method: str, name: str, context: Any) -> Caller:
-    """The caller of a call, from its context; `name`: the request id. Raises InvalidInput for an unknown priority."""
-    metadata = context.invocation_metadata() or ()
-    return caller_of(method, name, metadata, host=_host(context.peer()), remaining=context.time_remaining())
-
-
 def _host(peer: str) -> str:
     """The peer ipv4:10.0.0.7:4711 or ipv6:%5B::1%5D:4711 without its port, so that a machine is one caller."""
     return peer.rpartition(":")[0] if peer.startswith("ip") else peer
-
-
-def _named(context: Context) -> str:
-    """The request id of a call; sets it in the trailing metadata of the reply."""
-    request_id = chosen_id(context.invocation_metadata() or ())
-    context.set_trailing_metadata(((REQUEST_ID, request_id),))
-    return request_id
 
 
 async def _write(replies: AsyncIterator[Message], context: Context) -> None:
