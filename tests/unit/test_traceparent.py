@@ -1,7 +1,6 @@
 """Headers of W3C Trace Context: which are taken, which are ignored, and how far they travel."""
 
 import asyncio
-from typing import Any
 
 import pytest
 

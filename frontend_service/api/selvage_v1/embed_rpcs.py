@@ -6,7 +6,7 @@ grows, and into bytes.
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from enum import IntEnum
@@ -23,7 +23,7 @@ from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import EmbedRequest, PromptChoice, SpanPooling, TokenPooling, Truncation
 from frontend_service.frontend import Frontend
 from frontend_service.services.pipeline import Answer, Timing
-from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2, usage_pb2, vectors_pb2
+from selvage.v1 import classification_pb2, embedding_pb2, ranking_pb2, usage_pb2, vectors_pb2
 from selvage.v1.embedding_pb2 import EmbedResponse, EmbedStreamResponse
 from selvage.v1.embedding_pb2_grpc import EmbeddingServiceServicer
 from selvage.v1.vectors_pb2 import DenseVectors, MultiVectors
@@ -31,7 +31,7 @@ from shared.caller import Caller, RequestTerms
 from shared.errors import InvalidInput
 from shared.jobs import PackedBytes, Rows
 from shared.server.interceptor import CALLER
-from shared.value_codec import BYTES, duration_to_pb, number, varint
+from shared.value_codec import BYTES, number, varint
 from shared.vectors import DataType, InputType, OutputKind, TruncationSide
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -49,44 +49,38 @@ def enum_from_pb(kind: type[E], number: int, field: str, default: E) -> E:
         raise InvalidInput(f"{field} is {number}; there are {choices}", field=field) from None
 
 
-def optional_field(message: Any, field: str) -> Any:
-    """The value of a field, or None where it is not set."""
-    return getattr(message, field) if message.HasField(field) else None
+Fields = Mapping[str, Any]
+"""The fields of a message that are set, by their names."""
 
 
-def positive_field(message: Any, field: str) -> int | None:
+def fields_of(message: Message) -> Fields:
+    """The fields of a message that are set; of those that are not optional, the ones that are not empty or 0."""
+    return {field.name: value for field, value in message.ListFields()}
+
+
+def positive_field(fields: Fields, field: str) -> int | None:
     """The value of a field, or None where it is not set. Raises InvalidInput below 1."""
-    value: int | None = optional_field(message, field)
+    value: int | None = fields.get(field)
     if value is not None and value < 1:
         raise InvalidInput(f"{field} is {value}, must be at least 1", field=field)
     return value
 
 
-Prompted = (
-    embedding_pb2.EmbedRequest
-    | model_pb2.TokenizeRequest
-    | classification_pb2.ClassifyRequest
-    | classification_pb2.ClassifyTokensRequest
-)
-
-
-def prompt_from_pb(message: Prompted) -> PromptChoice:
+def prompt_from_pb(fields: Fields) -> PromptChoice:
     """The prompt that goes before each text. Only some requests have an input type."""
-    number = getattr(message, "input_type", 0)
+    number = fields.get("input_type", 0)
     return PromptChoice(
-        literal=optional_field(message, "prompt"),
-        name=optional_field(message, "prompt_name"),
+        literal=fields.get("prompt"),
+        name=fields.get("prompt_name"),
         input_type=enum_from_pb(InputType, number, "input_type", InputType.UNSPECIFIED),
     )
 
 
-def truncation_from_pb(message: Prompted) -> Truncation:
+def truncation_from_pb(fields: Fields) -> Truncation:
     """The treatment of texts over the limit."""
-    number = getattr(message, "truncation_side", 0)
+    number = fields.get("truncation_side", 0)
     side = enum_from_pb(TruncationSide, number, "truncation_side", TruncationSide.RIGHT) if number else None
-    return Truncation(
-        truncate=optional_field(message, "truncate"), side=side, max_tokens=positive_field(message, "max_tokens")
-    )
+    return Truncation(truncate=fields.get("truncate"), side=side, max_tokens=positive_field(fields, "max_tokens"))
 
 
 def id_lists_from_pb(tokenized: Iterable[embedding_pb2.TokenIds]) -> tuple[Sequence[int], ...]:
@@ -101,14 +95,13 @@ def usage_to_pb(answer: Answer) -> usage_pb2.Usage:
     )
 
 
-def timing_to_pb(timing: Timing) -> usage_pb2.Timing:
-    return usage_pb2.Timing(
-        tokenize=duration_to_pb(timing.tokenize),
-        queue=duration_to_pb(timing.queue),
-        compute=duration_to_pb(timing.compute),
-        transfer=duration_to_pb(timing.transfer),
-        postprocess=duration_to_pb(timing.postprocess),
-    )
+def put_timing(message: usage_pb2.Timing, timing: Timing) -> None:
+    """Fills in the times of a reply."""
+    message.tokenize.FromNanoseconds(round(timing.tokenize * 1e9))
+    message.queue.FromNanoseconds(round(timing.queue * 1e9))
+    message.compute.FromNanoseconds(round(timing.compute * 1e9))
+    message.transfer.FromNanoseconds(round(timing.transfer * 1e9))
+    message.postprocess.FromNanoseconds(round(timing.postprocess * 1e9))
 
 
 Vectors = TypeVar("Vectors", DenseVectors, MultiVectors)
@@ -162,7 +155,7 @@ DEFAULT_LIMITS = Limits()
 
 def embed_request_from_pb(message: embedding_pb2.EmbedRequest, limits: Limits = DEFAULT_LIMITS) -> EmbedRequest:
     """Reads a message. Raises InvalidInput, and LimitExceeded for more spans than `limits` allow."""
-    outputs: dict[OutputKind, None] = {}
+    fields, outputs = fields_of(message), dict[OutputKind, None]()
     for index, kind in enumerate(message.outputs):
         if kind == 0:
             raise InvalidInput(f"outputs[{index}] is unspecified", field=f"outputs[{index}]")
@@ -171,21 +164,21 @@ def embed_request_from_pb(message: embedding_pb2.EmbedRequest, limits: Limits = 
         model=message.model,
         texts=tuple(message.texts),
         tokenized=id_lists_from_pb(message.tokenized),
-        prompt=prompt_from_pb(message),
-        cut=truncation_from_pb(message),
+        prompt=prompt_from_pb(fields),
+        cut=truncation_from_pb(fields),
         outputs=tuple(outputs),
-        dimensions=optional_field(message, "dimensions"),
-        normalize=optional_field(message, "normalize"),
+        dimensions=fields.get("dimensions"),
+        normalize=fields.get("normalize"),
         data_type=enum_from_pb(DataType, message.data_type, "data_type", DataType.FLOAT32),
         return_token_ids=message.return_token_ids,
-        sparse_top_k=positive_field(message, "sparse_top_k"),
-        pooling=_pooling_from_pb(message),
+        sparse_top_k=positive_field(fields, "sparse_top_k"),
+        pooling=_pooling_from_pb(fields),
         span_pooling=_span_pooling_from_pb(message, limits),
     )
 
 
 def _span_pooling_from_pb(message: embedding_pb2.EmbedRequest, limits: Limits) -> SpanPooling | None:
-    overlap = optional_field(message, "window_overlap")
+    overlap = message.window_overlap if message.HasField("window_overlap") else None
     if not message.late_chunking and not message.spans:
         if overlap is not None:
             raise InvalidInput("window_overlap needs late_chunking or spans", field="window_overlap")
@@ -204,8 +197,8 @@ def _span_pooling_from_pb(message: embedding_pb2.EmbedRequest, limits: Limits) -
     return SpanPooling(spans=bounds, window_overlap=overlap)
 
 
-def _pooling_from_pb(message: embedding_pb2.EmbedRequest) -> TokenPooling | None:
-    factor, protected = optional_field(message, "pool_factor"), optional_field(message, "protected_tokens")
+def _pooling_from_pb(fields: Fields) -> TokenPooling | None:
+    factor, protected = fields.get("pool_factor"), fields.get("protected_tokens")
     if factor is None:
         if protected is not None:
             raise InvalidInput("protected_tokens needs pool_factor", field="protected_tokens")
@@ -264,7 +257,7 @@ class SelvageServicer:
     async def _reply(self, answer: Answer, size: int, write: Callable[[], R]) -> R:
         """The reply, of about `size` bytes, with its times."""
         reply, timing = await self._pipeline.reply(answer, size, write)
-        reply.timing.CopyFrom(timing_to_pb(timing))
+        put_timing(reply.timing, timing)
         return reply
 
 
