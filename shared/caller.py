@@ -24,8 +24,6 @@ LONGEST_KEY = 128
 """Most letters of a fairness key; what follows them is ignored."""
 LONGEST_ID = 128
 """Most letters of an id that a caller chooses, because it is in every line of the log."""
-TRACEPARENT_NOW: ContextVar[str] = ContextVar("traceparent", default="")
-"""The traceparent of the call that is being served, which its jobs carry on; empty for no trace."""
 LONGEST_STATE = 512
 """Most letters of a tracestate; a longer one is not passed on, as the specification allows."""
 _FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
@@ -99,6 +97,10 @@ class RequestTerms:
         return cls(deadline=Deadline.after(seconds))
 
 
+TERMS: ContextVar[RequestTerms] = ContextVar("terms")
+"""The terms on which the current call is served, set by `Calls` for the services."""
+
+
 def chosen_id(headers: Iterable[tuple[str, str | bytes]]) -> str:
     """The request id from the headers if it is usable, else a new one."""
     for name, value in headers:
@@ -162,8 +164,11 @@ def _bearer(authorization: str) -> str:
 
 def bind_ids(request_id: str, trace_id: str = "") -> None:
     """Adds both ids to every line that this call logs, and removes those of an earlier call of the same task."""
-    structlog.contextvars.clear_contextvars()
-    structlog.contextvars.bind_contextvars(request_id=request_id, **({"trace_id": trace_id} if trace_id else {}))
+    structlog.contextvars.bind_contextvars(request_id=request_id)
+    if trace_id:
+        structlog.contextvars.bind_contextvars(trace_id=trace_id)
+    else:
+        structlog.contextvars.unbind_contextvars("trace_id")
 
 
 def valid_traceparent(traceparent: str) -> str:

@@ -9,11 +9,12 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from math import inf
 from typing import Protocol, TypeVar
 
 import structlog
 
-from shared.caller import AUTHORIZATION, TRACEPARENT_NOW, Caller, Deadline, RequestTerms, bind_ids, trace_id_of
+from shared.caller import AUTHORIZATION, TERMS, Caller, Deadline, RequestTerms, bind_ids, trace_id_of
 from shared.errors import DeadlineExceeded, Internal, SelvageError, Unauthenticated, WorkerUnavailable
 from shared.jobs import Priority
 from shared.server.admission import Admission, Bounds, OpenStream
@@ -92,17 +93,15 @@ class Calls:
             self.admission.refused["unauthenticated"] += 1
             raise
 
-    def terms(self, caller: Caller) -> RequestTerms:
+    def _terms(self, caller: Caller, traceparent: str) -> RequestTerms:
         """The terms on which a call is served; a call without a deadline gets the default timeout."""
         seconds = self._timeout if caller.remaining is None else caller.remaining
-        assert seconds is not None, "only a process with a default timeout asks"
-        deadline = Deadline.after(seconds)
         return RequestTerms(
-            deadline=deadline,
+            deadline=Deadline.after(inf if seconds is None else seconds),
             key=caller.key,
             priority=caller.priority or Priority.DEFAULT,
             request_id=caller.request_id,
-            traceparent=TRACEPARENT_NOW.get(),
+            traceparent=traceparent,
         )
 
     async def answer(self, caller: Caller, work: Callable[[], Awaitable[T]]) -> T:
@@ -114,9 +113,7 @@ class Calls:
             async with asyncio.timeout(seconds):
                 return await work()
 
-    async def answer_in_stream(
-        self, caller: Caller, deadline: Deadline | None, work: Callable[[Caller], Awaitable[T]]
-    ) -> T:
+    async def answer_in_stream(self, caller: Caller, deadline: Deadline | None, work: Callable[[], Awaitable[T]]) -> T:
         """Runs `work` as one of many calls of a stream, in the time that is left to all of them until `deadline`.
 
         Raises as `answer`. It ends before the last reply is read: reading may take long.
@@ -124,7 +121,7 @@ class Calls:
         async with self.admission.stream_requests:
             if deadline is not None:
                 caller = replace(caller, remaining=deadline.remaining())
-            return await self.answer(caller, lambda: work(caller))
+            return await self.answer(caller, work)
 
     @contextmanager
     def stream(self, caller: Caller, *, watch: bool = False) -> Iterator[OpenStream]:
@@ -152,7 +149,7 @@ class Calls:
 
     @contextmanager
     def running(self, caller: Caller) -> Iterator[None]:
-        """Runs a call for the duration of the block, without a time limit.
+        """Runs a call for the duration of the block, without a time limit, and sets its TERMS.
 
         Raises WorkerUnavailable while refusing, Overloaded at a limit of admission; a bug inside becomes Internal, with
         its traceback in the log.
@@ -160,7 +157,8 @@ class Calls:
         start, outcome = time.monotonic(), {"code": CANCELLED}
         span = self._begin_span(caller) if self._begin_span is not None else None
         traceparent = caller.traceparent if span is None else span.traceparent
-        TRACEPARENT_NOW.set(traceparent)
+        terms = self._terms(caller, traceparent)
+        TERMS.set(terms)
         bind_ids(caller.request_id, trace_id_of(traceparent))
         self._begin()
         try:
@@ -168,7 +166,7 @@ class Calls:
             method = caller.method
             needs_worker = method not in self.local_methods and not method.startswith(self.local_services)
             if self.check is not None and needs_worker:
-                self.check(self.terms(caller))
+                self.check(terms)
             with self.admission.request(caller.quota):
                 yield
             outcome = {"code": "OK"}

@@ -156,19 +156,22 @@ class Interceptor(grpc.aio.ServerInterceptor):
         return watched
 
     def _unary(self, handler: Any) -> ServeCall:
+        admission = self._calls.admission
+
         async def unary(_: AsyncIterator[bytes], context: Context, caller: Caller) -> bytes:
-            admission = self._calls.admission
+            if caller.remaining is None:
+                return await self._calls.answer(caller, partial(work, context))
+            with self._calls.running(caller):  # gRPC itself cancels it at its deadline
+                return await work(context)
 
-            async def work() -> bytes:
-                raw = await admission.reads.read(context.read)
-                with admission.hold(_size(raw)):
-                    request = await self._parse(handler.request_deserializer, raw)
-                    del raw  # a large one is held once, not twice
-                    reply = await self._serialise(await handler.unary_unary(request, context), admission.reserved)
-                self._until_read(context, len(reply))
-                return reply
-
-            return await self._calls.answer(caller, work)
+        async def work(context: Context) -> bytes:
+            raw = await admission.reads.read(context.read)
+            with admission.hold(_size(raw)):
+                request = await self._parse(handler.request_deserializer, raw)
+                del raw  # a large one is held once, not twice
+                reply = await self._serialise(await handler.unary_unary(request, context), admission.reserved)
+            self._until_read(context, len(reply))
+            return reply
 
         return unary
 

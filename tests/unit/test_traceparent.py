@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from shared.caller import Caller, RequestTerms, caller_of, valid_traceparent
+from shared.caller import TERMS, Caller, RequestTerms, caller_of, valid_traceparent
 from shared.jobs import Classify, Job, RaggedTokens
 from shared.link_codec import jobs_from_pb, jobs_to_pb
 from shared.server.calls import Calls
@@ -53,7 +53,7 @@ async def test_a_call_passes_its_trace_on() -> None:
 
         async def work() -> None:
             await asyncio.sleep(0)
-            seen.append(calls.terms(caller))
+            seen.append(TERMS.get())
 
         await calls.answer(caller, work)
 

@@ -27,7 +27,7 @@ from selvage.v1 import classification_pb2, embedding_pb2, ranking_pb2, usage_pb2
 from selvage.v1.embedding_pb2 import EmbedResponse, EmbedStreamResponse
 from selvage.v1.embedding_pb2_grpc import EmbeddingServiceServicer
 from selvage.v1.vectors_pb2 import DenseVectors, MultiVectors
-from shared.caller import Caller, RequestTerms
+from shared.caller import TERMS
 from shared.errors import InvalidInput
 from shared.jobs import PackedBytes, Rows
 from shared.server.interceptor import CALLER
@@ -246,10 +246,6 @@ class SelvageServicer:
     def __init__(self, frontend: Frontend) -> None:
         self._frontend, self._pipeline = frontend, frontend.pipeline
 
-    def _terms(self) -> RequestTerms:
-        """The terms on which the current call is served."""
-        return self._frontend.calls.terms(CALLER.get())
-
     async def _read(self, read: Callable[[Any], Q], message: Any) -> Q:
         """The request of the current call's message. Raises what `read` raises."""
         return await self._pipeline.offload(self._frontend.calls.admission.message_size, read, message)
@@ -265,14 +261,13 @@ class EmbeddingServicer(SelvageServicer, EmbeddingServiceServicer):
     """The service selvage.v1.EmbeddingService."""
 
     async def Embed(self, message: embedding_pb2.EmbedRequest, context: Context) -> EmbedReply:
-        return await self.embed(message, self._frontend.calls.admission.message_size, CALLER.get())
+        return await self.embed(message, self._frontend.calls.admission.message_size)
 
-    async def embed(self, message: embedding_pb2.EmbedRequest, size: int, caller: Caller) -> EmbedReply:
+    async def embed(self, message: embedding_pb2.EmbedRequest, size: int) -> EmbedReply:
         """Answers a message of about `size` bytes."""
-        terms = self._frontend.calls.terms(caller)
         read = partial(embed_request_from_pb, limits=self._frontend.limits)
         request = await self._pipeline.offload(size, read, message)
-        answer = await self._frontend.embedding.embed(request, terms)
+        answer = await self._frontend.embedding.embed(request, TERMS.get())
         return await self._reply(answer, answer.size, partial(embed_response_to_pb, request, answer))
 
     async def EmbedStream(self, messages: Any, context: Context) -> None:

@@ -26,7 +26,7 @@ class EmbedAnswer(Protocol):
     def serialize_in(self, head: EmbedStreamResponse) -> bytes: ...
 
 
-Embed = Callable[[EmbedRequest, int, Caller], Awaitable[EmbedAnswer]]
+Embed = Callable[[EmbedRequest, int], Awaitable[EmbedAnswer]]
 """A function that answers a message of about so many bytes."""
 
 
@@ -137,8 +137,8 @@ class BatchStream:
         """Computes a part as one call."""
         calls, pipeline = self._frontend.calls, self._frontend.pipeline
 
-        async def work(caller: Caller) -> bytes:
-            response = await self._embed(part.request, part.size, caller)
+        async def work() -> bytes:
+            response = await self._embed(part.request, part.size)
             return await pipeline.offload(calls.admission.reserved, response.serialize_in, head)
 
         return await calls.answer_in_stream(self._caller, self._deadline, work)
