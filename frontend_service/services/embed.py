@@ -117,7 +117,7 @@ class EmbeddingService:
         else:
             batch, places = await pipeline.tokenize(model, request.texts, TEXT, choice=request.prompt, cut=request.cut)
             entry = TEXT
-        sent = await pipeline.sent(batch, places)
+        sent = batch if places is None else await pipeline.sent(batch, places)
         limits.check_embedding(request, work, model.card, sent.tokens.lengths, entry)
         if table := model.table_of(request.prompt.input_type):
             answer = await self._look_up(model, table, work, batch, sent, began)

@@ -228,8 +228,9 @@ class Fleet:
         As long as all that waits at some worker will soon be served, this takes next to no time.
         """
         soon = UNREAD_MARGIN * terms.deadline.remaining()
-        if any(link.drains_within(soon) for link in self._links.values()):
-            return
+        for link in self._links.values():
+            if link.drains_within(soon):
+                return
         serving = _not_aside([link for link in self._links.values() if link.serving])
         if not any(model.texts.query_table for link in serving for model in link.serving):
             self._choice.check_terms(serving, terms)

@@ -206,16 +206,22 @@ class Reads:
 
         `receive` is never cancelled: grpcio would not free what has arrived. It ends with its call.
         """
-        async with self._quick:
-            reading = asyncio.ensure_future(receive())
-            reading.add_done_callback(unheeded)
-            await asyncio.wait([reading], timeout=QUICK_SECONDS)
+        await self._quick.acquire()
+        reading = asyncio.ensure_future(receive())
+        try:
+            try:
+                await asyncio.wait([reading], timeout=QUICK_SECONDS)
+                if not reading.done():
+                    self._begin_slow(reading)
+            finally:
+                self._quick.release()
             if not reading.done():
-                self._begin_slow(reading)
-        if not reading.done():
-            await asyncio.wait([reading], timeout=self._bounds.read_seconds)
-        if not reading.done():
-            raise self._refusals.too_slow(self._bounds.read_seconds)
+                await asyncio.wait([reading], timeout=self._bounds.read_seconds)
+            if not reading.done():
+                raise self._refusals.too_slow(self._bounds.read_seconds)
+        except BaseException:
+            reading.add_done_callback(unheeded)
+            raise
         return reading.result()
 
     def _begin_slow(self, reading: "asyncio.Future[Any]") -> None:

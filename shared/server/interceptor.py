@@ -4,7 +4,7 @@ from __future__ import annotations  # grpcio's own classes take no type argument
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from contextvars import ContextVar
 from functools import partial
@@ -256,9 +256,9 @@ class Interceptor(grpc.aio.ServerInterceptor):
             check_names(raw, {field.number: field.name for field in parse(b"").DESCRIPTOR.fields})
         return await self._parse(parse, raw)
 
-    async def _serialise(self, message: Message, size: int) -> bytes:
+    def _serialise(self, message: Message, size: int) -> Coroutine[Any, Any, bytes]:
         """Writes a message, in a thread if large. `size`: bytes reserved for it, as protobuf cannot tell."""
-        return await offload(self._threads, size, type(message).SerializeToString, message)
+        return offload(self._threads, size, type(message).SerializeToString, message)
 
 
 class _Messages:

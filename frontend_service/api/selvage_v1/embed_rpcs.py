@@ -85,7 +85,7 @@ def truncation_from_pb(fields: Fields) -> Truncation:
 
 def id_lists_from_pb(tokenized: Iterable[embedding_pb2.TokenIds]) -> tuple[Sequence[int], ...]:
     """Lists of ids, four bytes an id: a tuple would take nine times as many, and a message has millions."""
-    return tuple(array("i", token_ids.ids) for token_ids in tokenized)
+    return tuple([array("i", token_ids.ids) for token_ids in tokenized])
 
 
 def usage_to_pb(answer: Answer) -> usage_pb2.Usage:
@@ -156,14 +156,14 @@ DEFAULT_LIMITS = Limits()
 def embed_request_from_pb(message: embedding_pb2.EmbedRequest, limits: Limits = DEFAULT_LIMITS) -> EmbedRequest:
     """Reads a message. Raises InvalidInput, and LimitExceeded for more spans than `limits` allow."""
     fields, outputs = fields_of(message), dict[OutputKind, None]()
-    for index, kind in enumerate(message.outputs):
+    for index, kind in enumerate(fields.get("outputs", ())):
         if kind == 0:
             raise InvalidInput(f"outputs[{index}] is unspecified", field=f"outputs[{index}]")
         outputs[enum_from_pb(OutputKind, kind, f"outputs[{index}]", OutputKind.DENSE)] = None
     return EmbedRequest(
         model=message.model,
-        texts=tuple(message.texts),
-        tokenized=id_lists_from_pb(message.tokenized),
+        texts=tuple(fields.get("texts", ())),
+        tokenized=id_lists_from_pb(fields.get("tokenized", ())),
         prompt=prompt_from_pb(fields),
         cut=truncation_from_pb(fields),
         outputs=tuple(outputs),
@@ -173,27 +173,27 @@ def embed_request_from_pb(message: embedding_pb2.EmbedRequest, limits: Limits = 
         return_token_ids=message.return_token_ids,
         sparse_top_k=positive_field(fields, "sparse_top_k"),
         pooling=_pooling_from_pb(fields),
-        span_pooling=_span_pooling_from_pb(message, limits),
+        span_pooling=_span_pooling_from_pb(fields, limits),
     )
 
 
-def _span_pooling_from_pb(message: embedding_pb2.EmbedRequest, limits: Limits) -> SpanPooling | None:
-    overlap = message.window_overlap if message.HasField("window_overlap") else None
-    if not message.late_chunking and not message.spans:
+def _span_pooling_from_pb(fields: Fields, limits: Limits) -> SpanPooling | None:
+    spans_of_texts, overlap = fields.get("spans", ()), fields.get("window_overlap")
+    if not spans_of_texts and "late_chunking" not in fields:
         if overlap is not None:
             raise InvalidInput("window_overlap needs late_chunking or spans", field="window_overlap")
         return None
-    if not message.spans:
+    if not spans_of_texts:
         return SpanPooling(window_overlap=overlap)
-    if message.late_chunking:
+    if "late_chunking" in fields:
         raise InvalidInput("late_chunking and spans are both given; at most one may be", field="spans")
-    for index, spans in enumerate(message.spans):
+    for index, spans in enumerate(spans_of_texts):
         if len(spans.starts) != len(spans.ends):
             counts = f"{len(spans.starts)} starts and {len(spans.ends)} ends"
             raise InvalidInput(f"spans[{index}] has {counts}", field=f"spans[{index}]")
     # Before tuples are made of them, which take thirty times the bytes of the message.
-    limits.check_count(sum(len(spans.starts) for spans in message.spans), "spans", limits.spans)
-    bounds = tuple(tuple(zip(spans.starts, spans.ends, strict=True)) for spans in message.spans)
+    limits.check_count(sum(len(spans.starts) for spans in spans_of_texts), "spans", limits.spans)
+    bounds = tuple(tuple(zip(spans.starts, spans.ends, strict=True)) for spans in spans_of_texts)
     return SpanPooling(spans=bounds, window_overlap=overlap)
 
 
