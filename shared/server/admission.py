@@ -161,7 +161,7 @@ class Request:
         self.held = self.message = self.results = 0
 
     def __enter__(self) -> None:
-        """Raises Overloaded."""
+        """Takes a place. Raises Overloaded where there is none."""
         self._admission.begin("requests", self._quota)
         _REQUEST.set(self)
 

@@ -111,7 +111,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
             request_id = chosen_id(metadata)
             context.set_trailing_metadata(((REQUEST_ID, request_id),))
             try:
-                host, remaining = _host(context.peer()), context.time_remaining()  # type: ignore[attr-defined]
+                host, remaining = _host(context.peer()), context.time_remaining()
                 caller = caller_of(method, request_id, metadata, host=host, remaining=remaining)
                 if not foreign:
                     caller = self._calls.identified(caller)
