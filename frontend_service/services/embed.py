@@ -26,7 +26,8 @@ from shared.vectors import DataType, OutputKind, Task
 TEXT, TOKENIZED = "texts[{}]", "tokenized[{}]"
 INLINE_TOKENS = 8192
 """Most tokens that are looked up in a table on the event loop: a millisecond or two."""
-ROWS = (OutputKind.DENSE, OutputKind.MULTI_VECTOR)
+ROWS, TOKEN_ROWS = (OutputKind.DENSE, OutputKind.MULTI_VECTOR), (OutputKind.MULTI_VECTOR,)
+WEIGHTS = (OutputKind.SPARSE,)
 
 
 def encode(request: EmbedRequest, card: ModelCard) -> Encode:
@@ -42,9 +43,9 @@ def encode(request: EmbedRequest, card: ModelCard) -> Encode:
             served = ", ".join(output.name for output in card.outputs)
             raise UnsupportedTask(f"the model has no {kind.name} output; it has {served}", field=f"outputs[{index}]")
     for field, is_set, needed in (
-        ("return_token_ids", request.return_token_ids, ROWS[1:]),
-        ("pool_factor", request.pooling is not None, ROWS[1:]),
-        ("sparse_top_k", request.sparse_top_k is not None, (OutputKind.SPARSE,)),
+        ("return_token_ids", request.return_token_ids, TOKEN_ROWS),
+        ("pool_factor", request.pooling is not None, TOKEN_ROWS),
+        ("sparse_top_k", request.sparse_top_k is not None, WEIGHTS),
         ("dimensions", request.dimensions is not None, ROWS),
         ("normalize", request.normalize is not None, ROWS),
         ("data_type", request.data_type is not DataType.FLOAT32, ROWS),

@@ -20,7 +20,15 @@ from frontend_service.api.packed import as_int32, put_floats
 from frontend_service.api.selvage_v1.embed_stream import BatchStream
 from frontend_service.api.streams import begin_replies
 from frontend_service.domain.limits import Limits
-from frontend_service.domain.requests import EmbedRequest, PromptChoice, SpanPooling, TokenPooling, Truncation
+from frontend_service.domain.requests import (
+    DEFAULT_PROMPT,
+    DEFAULT_TRUNCATION,
+    EmbedRequest,
+    PromptChoice,
+    SpanPooling,
+    TokenPooling,
+    Truncation,
+)
 from frontend_service.frontend import Frontend
 from frontend_service.services.pipeline import Answer, Timing
 from selvage.v1 import classification_pb2, embedding_pb2, ranking_pb2, usage_pb2, vectors_pb2
@@ -66,8 +74,14 @@ def positive_field(fields: Fields, field: str) -> int | None:
     return value
 
 
+PROMPT_FIELDS = ("prompt", "prompt_name", "input_type")
+TRUNCATION_FIELDS = ("truncate", "truncation_side", "max_tokens")
+
+
 def prompt_from_pb(fields: Fields) -> PromptChoice:
     """The prompt that goes before each text. Only some requests have an input type."""
+    if fields.keys().isdisjoint(PROMPT_FIELDS):
+        return DEFAULT_PROMPT
     number = fields.get("input_type", 0)
     return PromptChoice(
         literal=fields.get("prompt"),
@@ -78,6 +92,8 @@ def prompt_from_pb(fields: Fields) -> PromptChoice:
 
 def truncation_from_pb(fields: Fields) -> Truncation:
     """The treatment of texts over the limit."""
+    if fields.keys().isdisjoint(TRUNCATION_FIELDS):
+        return DEFAULT_TRUNCATION
     number = fields.get("truncation_side", 0)
     side = enum_from_pb(TruncationSide, number, "truncation_side", TruncationSide.RIGHT) if number else None
     return Truncation(truncate=fields.get("truncate"), side=side, max_tokens=positive_field(fields, "max_tokens"))
