@@ -42,17 +42,18 @@ def encode(request: EmbedRequest, card: ModelCard) -> Encode:
         if kind not in card.outputs:
             served = ", ".join(output.name for output in card.outputs)
             raise UnsupportedTask(f"the model has no {kind.name} output; it has {served}", field=f"outputs[{index}]")
-    for field, is_set, needed in (
-        ("return_token_ids", request.return_token_ids, TOKEN_ROWS),
-        ("pool_factor", request.pooling is not None, TOKEN_ROWS),
-        ("sparse_top_k", request.sparse_top_k is not None, WEIGHTS),
-        ("dimensions", request.dimensions is not None, ROWS),
-        ("normalize", request.normalize is not None, ROWS),
-        ("data_type", request.data_type is not DataType.FLOAT32, ROWS),
-    ):
-        if is_set and not set(needed) & set(outputs):
-            names = " or ".join(output.name for output in needed)
-            raise InvalidInput(f"{field} needs the output {names}", field=field)
+    if request.return_token_ids:
+        _check_output("return_token_ids", TOKEN_ROWS, outputs)
+    if request.pooling is not None:
+        _check_output("pool_factor", TOKEN_ROWS, outputs)
+    if request.sparse_top_k is not None:
+        _check_output("sparse_top_k", WEIGHTS, outputs)
+    if request.dimensions is not None:
+        _check_output("dimensions", ROWS, outputs)
+    if request.normalize is not None:
+        _check_output("normalize", ROWS, outputs)
+    if request.data_type is not DataType.FLOAT32:
+        _check_output("data_type", ROWS, outputs)
     if request.span_pooling:
         _check_span_pooling(request.span_pooling.field, outputs, card)
     for kind in outputs:
@@ -69,6 +70,13 @@ def encode(request: EmbedRequest, card: ModelCard) -> Encode:
         token_ids=request.return_token_ids,
         input_type=request.prompt.input_type,
     )
+
+
+def _check_output(field: str, needed: Sequence[OutputKind], outputs: Sequence[OutputKind]) -> None:
+    """Raises InvalidInput for an option that has no effect on these outputs."""
+    if not set(needed) & set(outputs):
+        names = " or ".join(output.name for output in needed)
+        raise InvalidInput(f"{field} needs the output {names}", field=field)
 
 
 def _check_span_pooling(field: str, outputs: Sequence[OutputKind], card: ModelCard) -> None:
