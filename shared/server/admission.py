@@ -207,7 +207,7 @@ class Reads:
         `receive` is never cancelled: grpcio would not free what has arrived. It ends with its call.
         """
         await self._quick.acquire()
-        reading = asyncio.ensure_future(receive())
+        reading = asyncio.create_task(receive())
         try:
             try:
                 await asyncio.wait([reading], timeout=QUICK_SECONDS)
