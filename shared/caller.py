@@ -4,9 +4,9 @@ of its call in logs and traces: its request id and its position in a trace. Know
 Without OpenTelemetry the services pass the headers of W3C Trace Context (version 00) on, and their logs name the trace.
 """
 
+import os
 import re
 import time
-import uuid
 from collections.abc import Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -18,14 +18,12 @@ from shared.jobs import PRIORITIES, Priority
 
 REQUEST_ID, KEY, PRIORITY, AUTHORIZATION = "x-request-id", "selvage-key", "selvage-priority", "authorization"
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
-LAST_COUNTS = frozenset({KEY, PRIORITY, TRACEPARENT})
-"""Headers whose last value counts where they occur several times."""
+READ = frozenset({KEY, PRIORITY, AUTHORIZATION, TRACEPARENT, TRACESTATE})
+"""Headers that tell something of the caller."""
 LONGEST_KEY = 128
 """Most letters of a fairness key; what follows them is ignored."""
 LONGEST_ID = 128
 """Most letters of an id that a caller chooses, because it is in every line of the log."""
-TRACEPARENT_NOW: ContextVar[str] = ContextVar("traceparent", default="")
-"""The traceparent of the call that is being served, which its jobs carry on; empty for no trace."""
 LONGEST_STATE = 512
 """Most letters of a tracestate; a longer one is not passed on, as the specification allows."""
 _FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
@@ -34,7 +32,8 @@ _STATE = re.compile(r"[\x20-\x7e\t]*")
 
 @dataclass(slots=True, eq=False)
 class Quota:
-    """The requests in progress, or the open streams, of all callers with one API key; at most `most` at once."""
+    """How many requests are in progress, or streams open: of all callers, or of those with one API key. At most `most`
+    at once."""
 
     most: int
     running: int = 0
@@ -98,12 +97,16 @@ class RequestTerms:
         return cls(deadline=Deadline.after(seconds))
 
 
+TERMS: ContextVar[RequestTerms] = ContextVar("terms")
+"""The terms on which the current call is served, set by `Calls` for the services."""
+
+
 def chosen_id(headers: Iterable[tuple[str, str | bytes]]) -> str:
     """The request id from the headers if it is usable, else a new one."""
     for name, value in headers:
         if name == REQUEST_ID and isinstance(value, str) and 0 < len(value) <= LONGEST_ID and value.isprintable():
             return value
-    return uuid.uuid4().hex
+    return os.urandom(16).hex()
 
 
 def caller_of(
@@ -114,27 +117,24 @@ def caller_of(
     `name`: the request id; `host`: the caller's address, the fairness key of callers that set none. Raises InvalidInput
     for an unknown priority, Unauthenticated for several authorizations: each could be meant.
     """
-    values: dict[str, str] = {}
-    states, authorizations = [], []
+    values: dict[str, list[str]] = {}
     for header, value in headers:
-        if header in LAST_COUNTS:
-            values[header] = value
-        elif header == AUTHORIZATION:
-            authorizations.append(value)
-        elif header == TRACESTATE:  # may come in several headers, whose order counts
-            states.append(value)
+        if header in READ:
+            values.setdefault(header, []).append(value)
+    authorizations = values.get(AUTHORIZATION, ())
     if len(authorizations) > 1:
         raise Unauthenticated(repeated(AUTHORIZATION, len(authorizations)), field=AUTHORIZATION)
-    parent = valid_traceparent(values.get(TRACEPARENT, ""))
+    # Of other headers the last value counts; a tracestate may come in several, whose order counts.
+    parent = valid_traceparent(values[TRACEPARENT][-1]) if TRACEPARENT in values else ""
     return Caller(
         method=method,
         request_id=name,
         remaining=remaining,
-        key=values.get(KEY, "")[:LONGEST_KEY] or host,
-        priority=_priority(values[PRIORITY]) if PRIORITY in values else None,
+        key=(values[KEY][-1][:LONGEST_KEY] if KEY in values else "") or host,
+        priority=_priority(values[PRIORITY][-1]) if PRIORITY in values else None,
         traceparent=parent,
-        tracestate=valid_tracestate(",".join(states)) if parent else "",
-        secret=_bearer("".join(authorizations)),
+        tracestate=valid_tracestate(",".join(values.get(TRACESTATE, ()))) if parent else "",
+        secret=_bearer(authorizations[0]) if authorizations else "",
         host=host,
     )
 
@@ -164,8 +164,11 @@ def _bearer(authorization: str) -> str:
 
 def bind_ids(request_id: str, trace_id: str = "") -> None:
     """Adds both ids to every line that this call logs, and removes those of an earlier call of the same task."""
-    structlog.contextvars.clear_contextvars()
-    structlog.contextvars.bind_contextvars(request_id=request_id, **({"trace_id": trace_id} if trace_id else {}))
+    structlog.contextvars.bind_contextvars(request_id=request_id)
+    if trace_id:
+        structlog.contextvars.bind_contextvars(trace_id=trace_id)
+    else:
+        structlog.contextvars.unbind_contextvars("trace_id")
 
 
 def valid_traceparent(traceparent: str) -> str:

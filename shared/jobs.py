@@ -30,10 +30,11 @@ class RaggedTokens:
     lengths: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if any(length < 1 for length in self.lengths):
+        if min(self.lengths, default=1) < 1:
             raise ValueError("a sequence has no tokens")
-        if sum(self.lengths) * 4 != len(self.ids):
-            raise ValueError(f"lengths add up to {sum(self.lengths)} tokens, ids hold {len(self.ids) / 4:g}")
+        total = sum(self.lengths)
+        if total * 4 != len(self.ids):
+            raise ValueError(f"lengths add up to {total} tokens, ids hold {len(self.ids) / 4:g}")
 
     @classmethod
     def of(cls, sequences: Sequence[Sequence[int]]) -> "RaggedTokens":

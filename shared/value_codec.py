@@ -258,4 +258,5 @@ def varint(value: int) -> bytes:
     while value > 127:
         encoded.append(value & 127 | 128)
         value >>= 7
-    return bytes([*encoded, value])
+    encoded.append(value)
+    return bytes(encoded)

@@ -85,7 +85,7 @@ class Limits:
 
     def with_default(self, cut: Truncation) -> Truncation:
         """The same truncation, with `auto_truncate` where the request does not say whether to cut."""
-        return replace(cut, truncate=self.auto_truncate) if cut.truncate is None else cut
+        return replace(cut, truncate=True) if self.auto_truncate and cut.truncate is None else cut
 
     def check_texts(
         self, texts: Sequence[str], entry: str, limit: int, prompt: str = "", prompt_field: str = "prompt"

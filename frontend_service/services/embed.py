@@ -24,7 +24,8 @@ from shared.vectors import DataType, InputType, OutputKind, Task
 TEXT, TOKENIZED = "texts[{}]", "tokenized[{}]"
 INLINE_TOKENS = 8192
 """Most tokens that are looked up in a table on the event loop: a millisecond or two."""
-ROWS = (OutputKind.DENSE, OutputKind.MULTI_VECTOR)
+ROWS, TOKEN_ROWS = (OutputKind.DENSE, OutputKind.MULTI_VECTOR), (OutputKind.MULTI_VECTOR,)
+WEIGHTS = (OutputKind.SPARSE,)
 
 
 def encode(request: EmbedRequest, card: ModelCard) -> Encode:
@@ -39,17 +40,18 @@ def encode(request: EmbedRequest, card: ModelCard) -> Encode:
         if kind not in card.outputs:
             served = ", ".join(output.name for output in card.outputs)
             raise UnsupportedTask(f"the model has no {kind.name} output; it has {served}", field=f"outputs[{index}]")
-    for field, is_set, needed in (
-        ("return_token_ids", request.return_token_ids, ROWS[1:]),
-        ("pool_factor", request.pooling is not None, ROWS[1:]),
-        ("sparse_top_k", request.sparse_top_k is not None, (OutputKind.SPARSE,)),
-        ("dimensions", request.dimensions is not None, ROWS),
-        ("normalize", request.normalize is not None, ROWS),
-        ("data_type", request.data_type is not DataType.FLOAT32, ROWS),
-    ):
-        if is_set and not set(needed) & set(outputs):
-            names = " or ".join(output.name for output in needed)
-            raise InvalidInput(f"{field} needs the output {names}", field=field)
+    if request.return_token_ids:
+        _check_output("return_token_ids", TOKEN_ROWS, outputs)
+    if request.pooling is not None:
+        _check_output("pool_factor", TOKEN_ROWS, outputs)
+    if request.sparse_top_k is not None:
+        _check_output("sparse_top_k", WEIGHTS, outputs)
+    if request.dimensions is not None:
+        _check_output("dimensions", ROWS, outputs)
+    if request.normalize is not None:
+        _check_output("normalize", ROWS, outputs)
+    if request.data_type is not DataType.FLOAT32:
+        _check_output("data_type", ROWS, outputs)
     if request.span_pooling:
         _check_span_pooling(request.span_pooling.field, outputs, card)
     for kind in outputs:
@@ -75,6 +77,13 @@ def encode(request: EmbedRequest, card: ModelCard) -> Encode:
         input_type=request.prompt.input_type,
         pooling=pooling,
     )
+
+
+def _check_output(field: str, needed: Sequence[OutputKind], outputs: Sequence[OutputKind]) -> None:
+    """Raises InvalidInput for an option that has no effect on these outputs."""
+    if not set(needed) & set(outputs):
+        names = " or ".join(output.name for output in needed)
+        raise InvalidInput(f"{field} needs the output {names}", field=field)
 
 
 def _check_span_pooling(field: str, outputs: Sequence[OutputKind], card: ModelCard) -> None:
@@ -125,7 +134,7 @@ class EmbeddingService:
         else:
             batch, places = await pipeline.tokenize(model, request.texts, TEXT, choice=request.prompt, cut=request.cut)
             entry = TEXT
-        sent = await pipeline.sent(batch, places)
+        sent = batch if places is None else await pipeline.sent(batch, places)
         limits.check_embedding(request, work, model.card, sent.tokens.lengths, entry)
         if table := model.table_of(request.prompt.input_type):
             answer = await self._look_up(model, table, work, batch, sent, began)

@@ -26,7 +26,7 @@ from frontend_service.domain.limits import ExpectedReply, Limits, expected_reply
 from frontend_service.domain.requests import PromptChoice, Truncation
 from frontend_service.services.repeats import Distinct, Places, take_sequences
 from frontend_service.tokenizing.tokenizer import ModelTexts, ModelTokenizer
-from frontend_service.tokenizing.tokens import Chunks, TokenizedBatch, panics_as
+from frontend_service.tokenizing.tokens import Chunks, PanicsAs, TokenizedBatch
 from shared.caller import RequestTerms
 from shared.card import ModelCard
 from shared.errors import Internal, InvalidInput, UnsupportedTask, WorkerUnavailable, clip
@@ -262,7 +262,7 @@ class Pipeline:
         if letters > INLINE_LETTERS:
             chunks = tokenizer.text_chunks(texts, prompt, cut, entry, input_type, numbers)
             return await self.in_chunks(chunks), places
-        with panics_as(_tokenizer_failed):
+        with PanicsAs(_tokenizer_failed):
             return tokenizer.texts(texts, prompt, cut, entry, input_type, numbers), places
 
     def text_options(
@@ -440,7 +440,7 @@ def check_task(card: ModelCard, task: Task) -> None:
 
 def _next_chunk(chunks: Chunks[T]) -> tuple[int, tuple[T] | None]:
     """Runs a chunk: the tokens so far, or in the end the result."""
-    with panics_as(_tokenizer_failed):
+    with PanicsAs(_tokenizer_failed):
         try:
             return next(chunks), None
         except StopIteration as end:

@@ -4,7 +4,6 @@ Also what reads queries otherwise: their expansion, and of inference-free SPLADE
 """
 
 import hashlib
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -19,13 +18,13 @@ from frontend_service.tokenizing.pairs import PairTexts, PairTokenizer
 from frontend_service.tokenizing.spans import DocumentTokenizer, SpecialTokens
 from frontend_service.tokenizing.tokens import (
     Chunks,
+    PanicsAs,
     QueryExpander,
     TextReader,
     TokenizedBatch,
     TokenLimits,
     UntrainedTokens,
     in_chunks,
-    panics_as,
     shortened,
 )
 from shared.card import ModelCard, QueryRoute
@@ -81,7 +80,7 @@ class ModelTokenizer:
     def __init__(self, tokenizer_json: bytes, card: ModelCard) -> None:
         """`tokenizer_json`: the file's content. Raises ValueError where it is broken."""
         try:
-            with panics_as(ValueError):
+            with PanicsAs(ValueError):
                 self._load(tokenizer_json, card)
         except Exception as error:
             raise ValueError(f"tokenizer.json: {error}") from error
@@ -153,23 +152,16 @@ class ModelTokenizer:
         numbers: Sequence[int] | None = None,
     ) -> TokenizedBatch:
         """Tokenises texts into one batch, at once; see `shown`. Raises InvalidInput for tokens without an embedding."""
-        ids, lengths, prompts, tails = array("i"), [], [], []
-        truncated: list[bool] = []
-        numbers = range(len(texts)) if numbers is None else numbers
-        shown = self.shown(texts, prompt, cut, entry, input_type, numbers, offsets=False)
-        for number, text in zip(numbers, shown, strict=True):
-            text_ids = text.encoding.ids
-            self._untrained.check(text_ids, entry.format(number))
-            ids.extend(text_ids)
-            lengths.append(len(text_ids))
-            truncated.append(text.truncated)
-            prompts.append(text.prompt_length)
-            tails.append(0 if self._expansion.attended else text.expansion)
+        shown = list(self.shown(texts, prompt, cut, entry, input_type, numbers, offsets=False))
+        sequences = [text.encoding.ids for text in shown]
+        if self._untrained.exist:
+            for number, ids in zip(range(len(texts)) if numbers is None else numbers, sequences, strict=True):
+                self._untrained.check(ids, entry.format(number))
         return TokenizedBatch(
-            tokens=RaggedTokens.packed(ids, lengths),
-            truncated=tuple(truncated),
-            prompt_lengths=tuple(prompts),
-            unattended_tails=tuple(tails),
+            tokens=RaggedTokens.of(sequences),
+            truncated=tuple([text.truncated for text in shown]),
+            prompt_lengths=tuple([text.prompt_length for text in shown]),
+            unattended_tails=tuple([0 if self._expansion.attended else text.expansion for text in shown]),
         )
 
     def check_trained(self, ids: Sequence[int], entry: str) -> None:

@@ -4,7 +4,6 @@ What texts, pairs, documents with spans and blocks of listwise rerankers have in
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import TypeVar
@@ -30,18 +29,21 @@ Chunks = Generator[int, None, T]
 """Work in chunks of a few milliseconds: yields the number of tokens so far after each, and returns its result."""
 
 
-@contextmanager
-def panics_as(error: Callable[[str], Exception]) -> Iterator[None]:
-    """Raises `error(message)` in place of a panic of the tokenizers library; other exceptions pass.
+class PanicsAs:
+    """In its block, raises `error(message)` in place of a panic of the tokenizers library; other exceptions pass.
 
     A panic is no `Exception`: code that handles errors would not see it, and it would end the task in which it occurs.
     """
-    try:
-        yield
-    except BaseException as raised:
-        if type(raised).__name__ != "PanicException":  # pyo3 exports no name to catch it by
-            raise
-        raise error(str(raised)) from None
+
+    def __init__(self, error: Callable[[str], Exception]) -> None:
+        self._error = error
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, raised: BaseException | None, _: object) -> None:
+        if kind is not None and kind.__name__ == "PanicException":  # pyo3 exports no name to catch it by
+            raise self._error(str(raised)) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,17 +173,20 @@ def shortened(encoding: Encoding, length: int, side: TruncationSide) -> Encoding
 
 class UntrainedTokens:
     """The tokens of one model that have no embedding: added, and never trained. Ids are looked at only where a model
-    has such tokens."""
+    has such tokens.
+
+    `exist`: whether it has some.
+    """
 
     def __init__(self, tokenizer: Tokenizer, rows: int) -> None:
         """`rows`: the number of embeddings that the model has."""
         added = tokenizer.get_added_tokens_decoder()
         self._tokenizer, self._rows = tokenizer, rows
-        self._any = tokenizer.get_vocab_size(with_added_tokens=False) > rows or max(added, default=0) >= rows
+        self.exist = tokenizer.get_vocab_size(with_added_tokens=False) > rows or max(added, default=0) >= rows
 
     def check(self, ids: Sequence[int], field: str, *, paired: bool = False) -> None:
         """Raises InvalidInput for a token without an embedding, naming the text `field`, or its pair, and the token."""
-        if not self._any or not ids or max(ids) < self._rows:
+        if not self.exist or not ids or max(ids) < self._rows:
             return
         wrong = next(token_id for token_id in ids if token_id >= self._rows)
         token, text = self._tokenizer.id_to_token(wrong), f"{field} or its partner" if paired else field

@@ -187,7 +187,7 @@ class Fleet:
 
         Workers that are set aside are among them only where all are.
         """
-        return _not_aside([link for link in self._links.values() if _serves(link, model) and link not in refusing])
+        return _not_aside([link for link in self._links.values() if link not in refusing and _serves(link, model)])
 
     async def _run_once(
         self,
@@ -228,8 +228,9 @@ class Fleet:
         As long as all that waits at some worker will soon be served, this takes next to no time.
         """
         soon = UNREAD_MARGIN * terms.deadline.remaining()
-        if any(link.drains_within(soon) for link in self._links.values()):
-            return
+        for link in self._links.values():
+            if link.drains_within(soon):
+                return
         serving = _not_aside([link for link in self._links.values() if link.serving])
         if not any(model.texts.query_table for link in serving for model in link.serving):
             self._choice.check_terms(serving, terms)
@@ -333,7 +334,7 @@ def _key(card: ModelCard) -> ModelKey:
 
 
 def _is_same(first: ServedModel, second: ServedModel) -> bool:
-    return _key(first.card) == _key(second.card)
+    return first is second or _key(first.card) == _key(second.card)
 
 
 def _serves(link: WorkerLink, model: ServedModel) -> bool:
@@ -366,8 +367,10 @@ class WorkerChoice:
         in_time = [link for link, estimate in estimates.items() if estimate.in_time(job.remaining)]
         if not in_time:
             self._refuse(min(estimates.values(), key=lambda estimate: estimate.seconds).refusal(job.remaining))
-        drawn = 2 * _waiting_share(max(link.others for link in candidates))
-        best = min(in_time, key=lambda link: estimates[link].seconds + drawn * self._draw() * link.unheard_seconds)
+        best = in_time[0]
+        if len(in_time) > 1:
+            drawn = 2 * _waiting_share(max(link.others for link in candidates))
+            best = min(in_time, key=lambda link: estimates[link].seconds + drawn * self._draw() * link.unheard_seconds)
         return best, estimates[best].wait
 
     def check_terms(self, serving: Sequence[WorkerLink], terms: RequestTerms) -> None:

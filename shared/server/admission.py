@@ -7,13 +7,14 @@ so that no other call's load refuses them.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from shared.caller import Quota
 from shared.errors import DeadlineExceeded, Overloaded, SelvageError, WorkerUnavailable
 from shared.tasks import unheeded
 
@@ -30,6 +31,8 @@ LIFETIME = 540.0
 REASONS = ("requests", "bytes", "streams", "health", "slow_reads", "read_seconds")
 """Limits in `Bounds` as reasons of a refusal."""
 OTHERS = ("quota", "unauthenticated", "draining")
+OF_A_KEY = {"requests": "requests in progress", "streams": "open streams"}
+"""What API keys have quotas of."""
 
 T = TypeVar("T")
 
@@ -80,15 +83,15 @@ class Budget:
 
     def __init__(self, most: int, refusals: Refusals) -> None:
         self.most, self.held, self.of_small, self._refusals = most, 0, 0, refusals
-
-    def is_small(self, size: int) -> bool:
-        """Whether a request that holds `size` bytes in all is small."""
-        return size <= self.most // SMALL_SHARE
+        self._small = most // SMALL_SHARE
 
     def change(self, before: int, after: int) -> None:
         """Counts that a request holds `after` bytes instead of `before`, even if there is no room."""
         self.held += after - before
-        self.of_small += after * self.is_small(after) - before * self.is_small(before)
+        if before <= self._small:
+            self.of_small -= before
+        if after <= self._small:
+            self.of_small += after
 
     def check(self, size: int, of_request: int) -> None:
         """Raises Overloaded if there is no room for `size` more bytes of a request, which holds `of_request` already.
@@ -99,7 +102,7 @@ class Budget:
         of_others = self.held - of_request
         if size <= 0 or of_others <= 0 or self.held + size <= self.most:
             return
-        if self.is_small(of_request + size) and self.of_small + size <= self.most // SMALL_ALONE:
+        if of_request + size <= self._small and self.of_small + size <= self.most // SMALL_ALONE:
             return
         why = f"the request needs {of_request + size} bytes, others hold {of_others}, the limit is {self.most}"
         raise self._refusals.overloaded("bytes", why)
@@ -108,29 +111,36 @@ class Budget:
 class Holding:
     """The bytes of a budget that a message, a result or a whole request holds; they may grow and shrink.
 
-    `held`: their number now.
+    As a context it lets all of them go at its end. `held`: their number now.
     """
 
-    def __init__(self, budget: Budget, request: "Holding | None" = None) -> None:
-        """`request`: the bytes of the whole request, of which these are a part."""
+    def __init__(self, budget: Budget, request: "Request | None" = None) -> None:
+        """`request`: of whose bytes these are a part; None: these are no part of others. Then requests that begin in
+        its block do not count them as held by others."""
         self._budget, self._request = budget, request
+        self._token: Token[tuple[Holding, ...]] | None = None
         self.held = 0
 
-    @property
-    def whole(self) -> int:
-        """The bytes that no other request holds."""
-        return self.held
+    def __enter__(self) -> "Holding":
+        if self._request is None:
+            self._token = _BESIDE.set((*_BESIDE.get(), self))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._token is not None:
+            _BESIDE.reset(self._token)
+        self.force(-self.held)
 
     def add(self, size: int) -> None:
         """Adds `size` bytes. Raises Overloaded if the budget has no room for them."""
-        self._budget.check(size, (self._request or self).whole)
+        self._budget.check(size, self.held if self._request is None else self._request.whole)
         self.force(size)
 
     def force(self, size: int) -> None:
         """Adds `size` bytes, even if the budget has no room."""
-        before, self.held = self.held, self.held + size
+        self.held += size
         if self._request is None:
-            self._budget.change(before, self.held)
+            self._budget.change(self.held - size, self.held)
         else:
             self._request.force(size)
 
@@ -139,23 +149,47 @@ class Holding:
         self.force(-size)
 
 
-class _RequestBytes(Holding):
-    """All bytes of one request. `message`: the size of its message; `results`: bytes reserved for its results."""
+class Request:
+    """A request in progress, and all bytes that it holds. It is admitted for the duration of its block.
 
-    def __init__(self, budget: Budget, beside: Sequence[Holding]) -> None:
-        """`beside`: what its stream holds for it."""
-        super().__init__(budget)
-        self.message = 0
-        self.results = Holding(budget, self)
-        self._beside = beside
+    `held`: their number; `message`: the size of its message; `results`: bytes reserved for its results.
+    """
+
+    def __init__(self, admission: "Admission", quota: Quota | None) -> None:
+        self._admission, self._quota, self._budget = admission, quota, admission.budget
+        self._beside = _BESIDE.get()
+        self.held = self.message = self.results = 0
+
+    def __enter__(self) -> None:
+        """Takes a place. Raises Overloaded where there is none."""
+        self._admission.begin("requests", self._quota)
+        _REQUEST.set(self)
+
+    def __exit__(self, *_: object) -> None:
+        _REQUEST.set(None)
+        self.force(-self.results)
+        self._admission.end("requests", self._quota)
 
     @property
     def whole(self) -> int:
-        return self.held + sum(holding.held for holding in self._beside)
+        """The bytes that no other request holds: also those that its stream holds for it."""
+        return self.held + sum([holding.held for holding in self._beside])
+
+    def reserve(self, size: int) -> None:
+        """Reserves `size` bytes for results. Raises Overloaded."""
+        self._budget.check(size, self.whole)
+        self.force(size)
+        self.results += size
+
+    def force(self, size: int) -> None:
+        """Adds `size` bytes, even if the budget has no room."""
+        self.held += size
+        self._budget.change(self.held - size, self.held)
 
 
 _BESIDE: ContextVar[tuple[Holding, ...]] = ContextVar("beside", default=())
-_REQUEST: ContextVar[_RequestBytes | None] = ContextVar("request", default=None)
+"""What the stream of this task's requests holds for them."""
+_REQUEST: ContextVar[Request | None] = ContextVar("request", default=None)
 
 
 class Reads:
@@ -172,16 +206,22 @@ class Reads:
 
         `receive` is never cancelled: grpcio would not free what has arrived. It ends with its call.
         """
-        async with self._quick:
-            reading = asyncio.ensure_future(receive())
-            reading.add_done_callback(unheeded)
-            await asyncio.wait([reading], timeout=QUICK_SECONDS)
+        await self._quick.acquire()
+        reading = asyncio.create_task(receive())
+        try:
+            try:
+                await asyncio.wait([reading], timeout=QUICK_SECONDS)
+                if not reading.done():
+                    self._begin_slow(reading)
+            finally:
+                self._quick.release()
             if not reading.done():
-                self._begin_slow(reading)
-        if not reading.done():
-            await asyncio.wait([reading], timeout=self._bounds.read_seconds)
-        if not reading.done():
-            raise self._refusals.too_slow(self._bounds.read_seconds)
+                await asyncio.wait([reading], timeout=self._bounds.read_seconds)
+            if not reading.done():
+                raise self._refusals.too_slow(self._bounds.read_seconds)
+        except BaseException:
+            reading.add_done_callback(unheeded)
+            raise
         return reading.result()
 
     def _begin_slow(self, reading: "asyncio.Future[Any]") -> None:
@@ -262,14 +302,19 @@ class Admission:
         self.checks = Reads(bounds, self.refusals, QUICK_CHECKS)
         self.watches = Reads(bounds, self.refusals, QUICK_READS)
         self.stream_requests = asyncio.Semaphore(max(1, bounds.requests // 2))
-        self._taken = Counter[str]()
+        self._places = {
+            "requests": Quota(bounds.requests),
+            "streams": Quota(bounds.streams),
+            "watches": Quota(bounds.health),
+            "checks": Quota(bounds.health),
+        }
         self._open: set[OpenStream] = set()
         self._ended: SelvageError | None = None
 
     @property
     def requests(self) -> int:
         """The number of requests in progress."""
-        return self._taken["requests"]
+        return self._places["requests"].running
 
     @property
     def streams(self) -> int:
@@ -286,7 +331,7 @@ class Admission:
         """Bytes of results that this request has reserved."""
         request = _REQUEST.get()
         assert request is not None, "only a request asks"
-        return request.results.held
+        return request.results
 
     @property
     def message_size(self) -> int:
@@ -300,39 +345,33 @@ class Admission:
         """Refused requests so far, by reason."""
         return self.refusals.counts
 
-    @contextmanager
-    def request(self) -> Iterator[None]:
-        """Admits a request for the duration of the block. Raises Overloaded."""
-        with self._place("requests", self.bounds.requests):
-            request = _RequestBytes(self.budget, _BESIDE.get())
-            _REQUEST.set(request)
-            try:
-                yield
-            finally:
-                _REQUEST.set(None)
-                request.results.let_go(request.results.held)
+    def request(self, quota: Quota | None = None) -> Request:
+        """A request, which is admitted for the duration of a block. `quota`: that of its API key. Raises Overloaded."""
+        return Request(self, quota)
 
     @contextmanager
-    def stream(self, *, watch: bool = False) -> Iterator[OpenStream]:
-        """Admits a stream, whose requests each enter `request` on their own. Raises Overloaded.
+    def stream(self, quota: Quota | None = None, *, watch: bool = False) -> Iterator[OpenStream]:
+        """Admits a stream, whose requests each enter `request` on their own. `quota`: that of its API key. Raises
+        Overloaded.
 
         `watch`: it is of gRPC's own services, whose streams have places of their own: clients that watch a service's
         health keep one open for each connection.
         """
-        place = self._place("watches", self.bounds.health) if watch else self._place("streams", self.bounds.streams)
+        kind = "watches" if watch else "streams"
         stream = OpenStream(Holding(self.budget))
+        self.begin(kind, quota)
         too_old = WorkerUnavailable(f"the stream is {LIFETIME:g} s old; go on in another one", retry_after=0.0)
-        with place:
-            timer = asyncio.get_running_loop().call_later(LIFETIME, stream.end, too_old)
-            self._open.add(stream)
-            if self._ended is not None:
-                stream.end(self._ended)
-            try:
-                with stream.running():
-                    yield stream
-            finally:
-                timer.cancel()
-                self._open.discard(stream)
+        timer = asyncio.get_running_loop().call_later(LIFETIME, stream.end, too_old)
+        self._open.add(stream)
+        if self._ended is not None:
+            stream.end(self._ended)
+        try:
+            with stream.running():
+                yield stream
+        finally:
+            timer.cancel()
+            self._open.discard(stream)
+            self.end(kind, quota)
 
     def end_streams(self, error: SelvageError) -> None:
         """Ends all streams once their requests are answered, and later ones too."""
@@ -343,42 +382,36 @@ class Admission:
     @contextmanager
     def check(self) -> Iterator[None]:
         """Admits a health check, beside all other calls. Raises Overloaded."""
-        with self._place("checks", self.bounds.health):
+        self.begin("checks")
+        try:
             yield
+        finally:
+            self.end("checks")
 
     def reserve(self, size: int) -> None:
         """Reserves `size` bytes for a result, until its request is answered. Raises Overloaded."""
         request = _REQUEST.get()
         assert request is not None, "only a request has results"
-        request.results.add(size)
+        request.reserve(size)
 
-    @contextmanager
-    def hold(self, size: int) -> Iterator[Callable[[int], None]]:
-        """Holds the `size` bytes of a message for the duration of the block. Yields a function that releases some of
-        them earlier. Raises Overloaded."""
-        with self.holding() as holding:
-            holding.add(size)
-            self.note_message(size)
-            yield holding.let_go
+    def hold(self, size: int) -> Holding:
+        """Holds the `size` bytes of a message for the duration of a block. Raises Overloaded."""
+        holding = self.holding()
+        holding.add(size)
+        self.note_message(size)
+        return holding
 
     def note_message(self, size: int) -> None:
         """Notes the size of this request's message, which is held already."""
         if (request := _REQUEST.get()) is not None:
             request.message = size
 
-    @contextmanager
-    def holding(self) -> Iterator[Holding]:
-        """Holds a message that comes in parts, or messages that come and go, for the duration of the block.
+    def holding(self) -> Holding:
+        """Holds a message that comes in parts, or messages that come and go, for the duration of a block.
 
         Requests that begin in the block do not count it as held by others.
         """
-        request = _REQUEST.get()
-        holding = Holding(self.budget, request)
-        try:
-            with self.beside(holding) if request is None else nullcontext():
-                yield holding
-        finally:
-            holding.let_go(holding.held)
+        return Holding(self.budget, _REQUEST.get())
 
     @contextmanager
     def beside(self, holding: Holding) -> Iterator[None]:
@@ -395,22 +428,32 @@ class Admission:
         It takes the place of the results that its request has reserved.
         """
         request = _REQUEST.get()
-        results = 0 if request is None else request.results.held
-        self.budget.check(size - results, 0 if request is None else request.whole)
-        if request is not None:
-            request.results.let_go(results)
+        if request is None:
+            self.budget.check(size, 0)
+        else:
+            self.budget.check(size - request.results, request.whole)
+            request.force(-request.results)
+            request.results = 0
         reply = Holding(self.budget)
         reply.force(size)
         return partial(reply.let_go, size)
 
-    @contextmanager
-    def _place(self, kind: str, most: int) -> Iterator[None]:
-        """Takes one of `most` places for the duration of the block. Raises Overloaded."""
-        if self._taken[kind] >= most:
+    def begin(self, kind: str, quota: Quota | None = None) -> None:
+        """Takes a place for one of a `kind`: requests, streams, watches or checks; and one of the `quota` of an API
+        key. Raises Overloaded where there is none."""
+        if quota is not None and quota.running >= quota.most:
+            why = f"this API key has {quota.running} {OF_A_KEY[kind]}, the limit is {quota.most}"
+            raise self.refusals.overloaded("quota", why)
+        places = self._places[kind]
+        if places.running >= places.most:
             reason = kind if kind in REASONS else "health"
-            raise self.refusals.overloaded(reason, f"{self._taken[kind]} {kind} are open, the limit is {most}")
-        self._taken[kind] += 1
-        try:
-            yield
-        finally:
-            self._taken[kind] -= 1
+            raise self.refusals.overloaded(reason, f"{places.running} {kind} are open, the limit is {places.most}")
+        places.running += 1
+        if quota is not None:
+            quota.running += 1
+
+    def end(self, kind: str, quota: Quota | None = None) -> None:
+        """Gives back what `begin` took."""
+        self._places[kind].running -= 1
+        if quota is not None:
+            quota.running -= 1

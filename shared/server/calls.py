@@ -9,11 +9,12 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from math import inf
 from typing import Protocol, TypeVar
 
 import structlog
 
-from shared.caller import AUTHORIZATION, TRACEPARENT_NOW, Caller, Deadline, Quota, RequestTerms, bind_ids, trace_id_of
+from shared.caller import AUTHORIZATION, TERMS, Caller, Deadline, RequestTerms, bind_ids, trace_id_of
 from shared.errors import DeadlineExceeded, Internal, SelvageError, Unauthenticated, WorkerUnavailable
 from shared.jobs import Priority
 from shared.server.admission import Admission, Bounds, OpenStream
@@ -66,6 +67,7 @@ class Calls:
         self._identify, self._accepts = identify, accepts
         self._refuses = False
         self._running = 0
+        self._log = log.bind()  # with the settings of now: the logger of a module looks them up for every line
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -91,17 +93,15 @@ class Calls:
             self.admission.refused["unauthenticated"] += 1
             raise
 
-    def terms(self, caller: Caller) -> RequestTerms:
+    def _terms(self, caller: Caller, traceparent: str) -> RequestTerms:
         """The terms on which a call is served; a call without a deadline gets the default timeout."""
         seconds = self._timeout if caller.remaining is None else caller.remaining
-        assert seconds is not None, "only a process with a default timeout asks"
-        deadline = Deadline.after(seconds)
         return RequestTerms(
-            deadline=deadline,
+            deadline=Deadline.after(inf if seconds is None else seconds),
             key=caller.key,
             priority=caller.priority or Priority.DEFAULT,
             request_id=caller.request_id,
-            traceparent=TRACEPARENT_NOW.get(),
+            traceparent=traceparent,
         )
 
     async def answer(self, caller: Caller, work: Callable[[], Awaitable[T]]) -> T:
@@ -113,9 +113,7 @@ class Calls:
             async with asyncio.timeout(seconds):
                 return await work()
 
-    async def answer_in_stream(
-        self, caller: Caller, deadline: Deadline | None, work: Callable[[Caller], Awaitable[T]]
-    ) -> T:
+    async def answer_in_stream(self, caller: Caller, deadline: Deadline | None, work: Callable[[], Awaitable[T]]) -> T:
         """Runs `work` as one of many calls of a stream, in the time that is left to all of them until `deadline`.
 
         Raises as `answer`. It ends before the last reply is read: reading may take long.
@@ -123,7 +121,7 @@ class Calls:
         async with self.admission.stream_requests:
             if deadline is not None:
                 caller = replace(caller, remaining=deadline.remaining())
-            return await self.answer(caller, lambda: work(caller))
+            return await self.answer(caller, work)
 
     @contextmanager
     def stream(self, caller: Caller, *, watch: bool = False) -> Iterator[OpenStream]:
@@ -134,23 +132,24 @@ class Calls:
         no longer accepted; a bug inside becomes Internal.
         """
         bind_ids(caller.request_id, trace_id_of(caller.traceparent))
+        self._begin()
         try:
-            with self._counted():
-                self._check_refuses()
-                with (
-                    self._within(caller.stream_quota, "open streams"),
-                    self.admission.stream(watch=watch) as stream,
-                    nullcontext() if watch else self._while_accepted(caller, stream),
-                ):
-                    yield stream
+            self._check_refuses()
+            with (
+                self.admission.stream(caller.stream_quota, watch=watch) as stream,
+                nullcontext() if watch else self._while_accepted(caller, stream),
+            ):
+                yield stream
         except SelvageError:
             raise
         except Exception as raised:
             raise _wrapped(raised, caller) from None
+        finally:
+            self._end()
 
     @contextmanager
     def running(self, caller: Caller) -> Iterator[None]:
-        """Runs a call for the duration of the block, without a time limit.
+        """Runs a call for the duration of the block, without a time limit, and sets its TERMS.
 
         Raises WorkerUnavailable while refusing, Overloaded at a limit of admission; a bug inside becomes Internal, with
         its traceback in the log.
@@ -158,15 +157,17 @@ class Calls:
         start, outcome = time.monotonic(), {"code": CANCELLED}
         span = self._begin_span(caller) if self._begin_span is not None else None
         traceparent = caller.traceparent if span is None else span.traceparent
-        TRACEPARENT_NOW.set(traceparent)
+        terms = self._terms(caller, traceparent)
+        TERMS.set(terms)
         bind_ids(caller.request_id, trace_id_of(traceparent))
+        self._begin()
         try:
             self._check_refuses()
             method = caller.method
             needs_worker = method not in self.local_methods and not method.startswith(self.local_services)
             if self.check is not None and needs_worker:
-                self.check(self.terms(caller))
-            with self._counted(), self._within(caller.quota, "requests in progress"), self.admission.request():
+                self.check(terms)
+            with self.admission.request(caller.quota):
                 yield
             outcome = {"code": "OK"}
         except SelvageError as error:
@@ -177,37 +178,21 @@ class Calls:
             outcome = _log_fields(wrapped)
             raise wrapped from None
         finally:
+            self._end()
             if span is not None:
                 span.end(outcome["code"], outcome.get("reason", ""))
             milliseconds = round((time.monotonic() - start) * 1e3, 2)
-            log.debug("call", method=caller.method, **outcome, milliseconds=milliseconds)
+            self._log.debug("call", method=caller.method, **outcome, milliseconds=milliseconds)
 
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        """Counts a call or stream as running for the duration of the block."""
+    def _begin(self) -> None:
+        """Counts a call or stream as running, until `_end`."""
         self._running += 1
         self._idle.clear()
-        try:
-            yield
-        finally:
-            self._running -= 1
-            if not self._running:
-                self._idle.set()
 
-    @contextmanager
-    def _within(self, quota: Quota | None, what: str) -> Iterator[None]:
-        """Counts a request or a stream against the quota of its API key, if there is one. Raises Overloaded."""
-        if quota is None:
-            yield
-            return
-        if quota.running >= quota.most:
-            why = f"this API key has {quota.running} {what}, the limit is {quota.most}"
-            raise self.admission.refusals.overloaded("quota", why)
-        quota.running += 1
-        try:
-            yield
-        finally:
-            quota.running -= 1
+    def _end(self) -> None:
+        self._running -= 1
+        if not self._running:
+            self._idle.set()
 
     @contextmanager
     def _while_accepted(self, caller: Caller, stream: OpenStream) -> Iterator[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations  # grpcio's own classes take no type argument
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from contextvars import ContextVar
 from functools import partial
@@ -107,9 +107,12 @@ class Interceptor(grpc.aio.ServerInterceptor):
         foreign = method.startswith(FOREIGN)
 
         async def answered(requests: AsyncIterator[bytes], context: Context) -> Any:
-            request_id = _named(context)
+            metadata: Any = context.invocation_metadata() or ()
+            request_id = chosen_id(metadata)
+            context.set_trailing_metadata(((REQUEST_ID, request_id),))
             try:
-                caller = caller_in(method, request_id, context)
+                host, remaining = _host(context.peer()), context.time_remaining()
+                caller = caller_of(method, request_id, metadata, host=host, remaining=remaining)
                 if not foreign:
                     caller = self._calls.identified(caller)
                 CALLER.set(caller)
@@ -153,19 +156,22 @@ class Interceptor(grpc.aio.ServerInterceptor):
         return watched
 
     def _unary(self, handler: Any) -> ServeCall:
+        admission = self._calls.admission
+
         async def unary(_: AsyncIterator[bytes], context: Context, caller: Caller) -> bytes:
-            admission = self._calls.admission
+            if caller.remaining is None:
+                return await self._calls.answer(caller, partial(work, context))
+            with self._calls.running(caller):  # gRPC itself cancels it at its deadline
+                return await work(context)
 
-            async def work() -> bytes:
-                raw = await admission.reads.read(context.read)
-                with admission.hold(_size(raw)):
-                    request = await self._parse(handler.request_deserializer, raw)
-                    del raw  # a large one is held once, not twice
-                    reply = await self._serialise(await handler.unary_unary(request, context), admission.reserved)
-                self._until_read(context, len(reply))
-                return reply
-
-            return await self._calls.answer(caller, work)
+        async def work(context: Context) -> bytes:
+            raw = await admission.reads.read(context.read)
+            with admission.hold(_size(raw)):
+                request = await self._parse(handler.request_deserializer, raw)
+                del raw  # a large one is held once, not twice
+                reply = await self._serialise(await handler.unary_unary(request, context), admission.reserved)
+            self._until_read(context, len(reply))
+            return reply
 
         return unary
 
@@ -232,15 +238,16 @@ class Interceptor(grpc.aio.ServerInterceptor):
         if raw is grpc.aio.EOF:
             raise InvalidInput("the call ended without a message")
         try:
-            return await offload(self._threads, len(raw), partial(self._parse_checked, parse), raw)
+            if len(raw) <= THREAD_BYTES:
+                return parse(raw)
+            return await offload(self._threads, len(raw), partial(self._parse_large, parse), raw)
         except DecodeError:
             raise InvalidInput("the request is not a message of this method") from None
         except MemoryError:
             raise InputTooLarge("there is no memory to read this request") from None
 
-    def _parse_checked(self, parse: Callable[[bytes], Message], raw: bytes) -> Message:
-        if len(raw) > THREAD_BYTES:
-            self._check_large(raw)
+    def _parse_large(self, parse: Callable[[bytes], Message], raw: bytes) -> Message:
+        self._check_large(raw)
         return parse(raw)
 
     async def _parse_names(self, parse: Callable[[bytes], Message], raw: Any) -> Message:
@@ -249,9 +256,9 @@ class Interceptor(grpc.aio.ServerInterceptor):
             check_names(raw, {field.number: field.name for field in parse(b"").DESCRIPTOR.fields})
         return await self._parse(parse, raw)
 
-    async def _serialise(self, message: Message, size: int) -> bytes:
+    def _serialise(self, message: Message, size: int) -> Coroutine[Any, Any, bytes]:
         """Writes a message, in a thread if large. `size`: bytes reserved for it, as protobuf cannot tell."""
-        return await offload(self._threads, size, type(message).SerializeToString, message)
+        return offload(self._threads, size, type(message).SerializeToString, message)
 
 
 class _Messages:
@@ -303,22 +310,9 @@ def _code(context: Context) -> str:
     return code.name if isinstance(code, grpc.StatusCode) else CODES.get(code, "UNKNOWN")
 
 
-def caller_in(method: str, name: str, context: Any) -> Caller:
-    """The caller of a call, from its context; `name`: the request id. Raises InvalidInput for an unknown priority."""
-    metadata = context.invocation_metadata() or ()
-    return caller_of(method, name, metadata, host=_host(context.peer()), remaining=context.time_remaining())
-
-
 def _host(peer: str) -> str:
     """The peer ipv4:10.0.0.7:4711 or ipv6:%5B::1%5D:4711 without its port, so that a machine is one caller."""
     return peer.rpartition(":")[0] if peer.startswith("ip") else peer
-
-
-def _named(context: Context) -> str:
-    """The request id of a call; sets it in the trailing metadata of the reply."""
-    request_id = chosen_id(context.invocation_metadata() or ())
-    context.set_trailing_metadata(((REQUEST_ID, request_id),))
-    return request_id
 
 
 async def _write(replies: AsyncIterator[Message], context: Context) -> None:

@@ -136,3 +136,32 @@ async def test_connections_are_counted() -> None:
         assert len(stayed) == 5
         for each in stayed:
             each.cancel()
+
+
+async def test_a_call_is_cancelled_at_its_deadline_though_its_client_says_nothing() -> None:
+    """So the interceptor needs no timer of its own for a call that has a deadline."""
+    outcome: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def wait(_: Any, context: Any) -> bytes:
+        try:
+            await asyncio.sleep(120)
+        except asyncio.CancelledError:
+            outcome.set_result("cancelled")
+            raise
+        return b""
+
+    headers = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/s/Wait"), (b":authority", b"a")]
+    headers += [(b"te", b"trailers"), (b"content-type", b"application/grpc"), (b"grpc-timeout", b"300m")]
+    headers_block = b"".join(bytes([0, len(name)]) + name + bytes([len(value)]) + value for name, value in headers)
+    server = grpc.aio.server(options=server_options(connection_age=False))
+    methods: Any = {"Wait": grpc.stream_unary_rpc_method_handler(wait)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("s", methods),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(GREETING + bytes([0, 0, len(headers_block), 1, 4, 0, 0, 0, 1]) + headers_block)
+        assert await asyncio.wait_for(outcome, 60) == "cancelled"
+    finally:
+        writer.close()
+        await server.stop(0)

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from frontend_service.services.pipeline import Timing
 from shared import reporting
-from shared.caller import Caller
+from shared.caller import TERMS, Caller
 from shared.errors import InvalidInput, Overloaded
 from shared.jobs import Classify, Job, JobResult, RaggedTokens
 from shared.server.calls import Calls
@@ -64,7 +64,7 @@ async def test_a_call_is_a_span_below_its_callers(house: House) -> None:
     told: list[str] = []
 
     async def work() -> None:
-        told.append(house.calls.terms(CALLER).traceparent)
+        told.append(TERMS.get().traceparent)
         house.spans.times(Timing(tokenize=1, queue=2, compute=3, transfer=4, postprocess=5))
 
     await house.calls.answer(CALLER, work)

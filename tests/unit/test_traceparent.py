@@ -1,15 +1,13 @@
 """Headers of W3C Trace Context: which are taken, which are ignored, and how far they travel."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
-from shared.caller import Caller, RequestTerms, valid_traceparent
+from shared.caller import TERMS, Caller, RequestTerms, caller_of, valid_traceparent
 from shared.jobs import Classify, Job, RaggedTokens
 from shared.link_codec import jobs_from_pb, jobs_to_pb
 from shared.server.calls import Calls
-from shared.server.interceptor import caller_in
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 GOOD = f"00-{TRACE}-{SPAN}-01"
@@ -31,31 +29,19 @@ def test_a_valid_header_is_written_as_version_00_and_any_other_ignored(header: s
     assert valid_traceparent(header) == taken
 
 
-class Context:
-    """As much of a call as its caller is read from."""
-
-    def __init__(self, *metadata: tuple[str, str]) -> None:
-        self._metadata = metadata
-
-    def invocation_metadata(self) -> Any:
-        return self._metadata
-
-    def time_remaining(self) -> None:
-        return None
-
-    def peer(self) -> str:
-        return "ipv4:10.0.0.7:4711"
+def calling(*headers: tuple[str, str]) -> Caller:
+    return caller_of("m", "id", headers, host="ipv4:10.0.0.7", remaining=None)
 
 
 def test_the_caller_has_its_trace() -> None:
-    caller = caller_in("m", "id", Context(("tracestate", "a=1"), ("traceparent", GOOD), ("tracestate", "b=2")))
+    caller = calling(("tracestate", "a=1"), ("traceparent", GOOD), ("tracestate", "b=2"))
     assert (caller.traceparent, caller.tracestate) == (GOOD, "a=1,b=2")
 
 
 @pytest.mark.parametrize("state", ["a=1", "x" * 513])
 def test_a_state_without_a_trace_is_nothing(state: str) -> None:
-    assert caller_in("m", "id", Context(("traceparent", "bad"), ("tracestate", state))).tracestate == ""
-    assert caller_in("m", "id", Context(("traceparent", GOOD), ("tracestate", "x" * 513))).tracestate == ""
+    assert calling(("traceparent", "bad"), ("tracestate", state)).tracestate == ""
+    assert calling(("traceparent", GOOD), ("tracestate", "x" * 513)).tracestate == ""
 
 
 async def test_a_call_passes_its_trace_on() -> None:
@@ -67,7 +53,7 @@ async def test_a_call_passes_its_trace_on() -> None:
 
         async def work() -> None:
             await asyncio.sleep(0)
-            seen.append(calls.terms(caller))
+            seen.append(TERMS.get())
 
         await calls.answer(caller, work)
 

@@ -22,7 +22,7 @@ from frontend_service.api.http.fields import Body
 from frontend_service.domain.requests import FieldNames, field_as
 from frontend_service.frontend import Frontend
 from frontend_service.services.pipeline import Answer, Timing
-from shared.caller import Caller, RequestTerms
+from shared.caller import TERMS, Caller, RequestTerms
 from shared.errors import SelvageError
 from shared.jobs import Rows
 from shared.packing import pack
@@ -61,11 +61,6 @@ class HttpCall:
     body: bytes = b""
     path_end: str = ""
 
-    @property
-    def terms(self) -> RequestTerms:
-        """The terms on which it is served."""
-        return self.frontend.calls.terms(self.caller)
-
     async def read(self, body: Body[B]) -> B:
         """Reads the body, in a thread where it is large. Raises InvalidInput, LimitExceeded."""
         return await self.convert(body.read, self.body)
@@ -86,7 +81,7 @@ class HttpCall:
         Errors name fields as the API does, by `names`; they are copies, since other requests may share the original.
         """
         try:
-            return await serve(await self.convert(read, body), self.terms)
+            return await serve(await self.convert(read, body), TERMS.get())
         except SelvageError as error:
             renamed = copy(error)
             renamed.field = field_as(error.field, names())

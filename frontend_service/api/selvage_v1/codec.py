@@ -9,10 +9,10 @@ import numpy as np
 
 from frontend_service.api.packed import as_int32, put_floats
 from frontend_service.api.selvage_v1.embed_rpcs import (
-    Prompted,
+    Fields,
     enum_from_pb,
+    fields_of,
     id_lists_from_pb,
-    optional_field,
     pooling_from_pb,
     positive_field,
     prompt_from_pb,
@@ -46,26 +46,25 @@ from shared.vectors import DataType, InputType, Layout, ScoringMethod
 Scoring = ranking_pb2.RerankRequest | ranking_pb2.ScoreRequest
 
 
-def _score_options(message: Scoring) -> dict[str, Any]:
+def _score_options(message: Scoring, fields: Fields) -> dict[str, Any]:
     """Fields that Rerank and Score have in common, by their names in the domain types."""
     method = enum_from_pb(ScoringMethod, message.method, "method", ScoringMethod.DENSE) if message.method else None
     return {
         "model": message.model,
         "method": method,
-        "normalization": ScoreNormalization.of(optional_field(message, "normalize")),
-        "instruction": optional_field(message, "instruction"),
+        "normalization": ScoreNormalization.of(fields.get("normalize")),
+        "instruction": fields.get("instruction"),
         "weights": _weights_from_pb(message, method),
         "part_of_list": message.part_of_list,
-        "query_cut": _cut_from_pb(message, "max_tokens_per_query"),
-        "document_cut": _cut_from_pb(message, "max_tokens_per_document"),
-        "pooling": pooling_from_pb(message),
+        "query_cut": _cut_from_pb(fields, "max_tokens_per_query"),
+        "document_cut": _cut_from_pb(fields, "max_tokens_per_document"),
+        "pooling": pooling_from_pb(fields),
     }
 
 
-def _cut_from_pb(message: Scoring | ranking_pb2.MaxSimRequest, field: str) -> Truncation:
+def _cut_from_pb(fields: Fields, field: str) -> Truncation:
     """The treatment of texts over the limit that `field` sets."""
-    truncate = optional_field(message, "truncate")
-    return Truncation(truncate=truncate, max_tokens=positive_field(message, field), field=field)
+    return Truncation(truncate=fields.get("truncate"), max_tokens=positive_field(fields, field), field=field)
 
 
 def _weights_from_pb(message: Scoring, method: ScoringMethod | None) -> HybridWeights | None:
@@ -80,13 +79,14 @@ def _weights_from_pb(message: Scoring, method: ScoringMethod | None) -> HybridWe
 
 
 def rerank_request_from_pb(message: ranking_pb2.RerankRequest) -> RerankRequest:
+    fields = fields_of(message)
     return RerankRequest(
         queries=(message.query,),
         documents=tuple(message.documents),
         explain=message.explain,
-        top_n=optional_field(message, "top_n"),
+        top_n=fields.get("top_n"),
         return_documents=message.return_documents,
-        **_score_options(message),
+        **_score_options(message, fields),
     )
 
 
@@ -113,7 +113,7 @@ def score_request_from_pb(message: ranking_pb2.ScoreRequest) -> ScoreRequest:
         queries=tuple(message.queries),
         documents=tuple(message.documents),
         layout=enum_from_pb(Layout, message.layout, "layout", Layout.MATRIX),
-        **_score_options(message),
+        **_score_options(message, fields_of(message)),
     )
 
 
@@ -128,17 +128,17 @@ def max_sim_request_from_pb(message: ranking_pb2.MaxSimRequest) -> MaxSimRequest
     for field in ("queries", "documents"):
         number = getattr(message, field).data_type
         enum_from_pb(DataType, number, f"{field}.data_type", DataType.FLOAT32)
-    has_vectors = message.HasField("queries")
+    fields = fields_of(message)
     return MaxSimRequest(
-        queries=vectors_from_pb(message.queries, "queries") if has_vectors else None,
+        queries=vectors_from_pb(message.queries, "queries") if "queries" in fields else None,
         documents=vectors_from_pb(message.documents, "documents"),
         layout=enum_from_pb(Layout, message.layout, "layout", Layout.MATRIX),
-        normalize=optional_field(message, "normalize"),
+        normalize=fields.get("normalize"),
         explain=message.explain,
         query_texts=tuple(message.query_texts),
         model=message.model,
-        instruction=optional_field(message, "instruction") if message.query_texts else None,
-        query_cut=_cut_from_pb(message, "max_tokens_per_query") if message.query_texts else Truncation(),
+        instruction=fields.get("instruction") if message.query_texts else None,
+        query_cut=_cut_from_pb(fields, "max_tokens_per_query") if message.query_texts else Truncation(),
     )
 
 
@@ -156,22 +156,19 @@ def max_sim_response_to_pb(request: MaxSimRequest, answer: Answer) -> ranking_pb
     return response
 
 
-def _text_fields(message: Prompted) -> dict[str, Any]:
+def _text_fields(fields: Fields) -> dict[str, Any]:
     """Fields that requests about texts have in common, by their names in the domain types."""
     return {
-        "model": message.model,
-        "texts": tuple(message.texts),
-        "prompt": prompt_from_pb(message),
-        "cut": truncation_from_pb(message),
+        "model": fields.get("model", ""),
+        "texts": tuple(fields.get("texts", ())),
+        "prompt": prompt_from_pb(fields),
+        "cut": truncation_from_pb(fields),
     }
 
 
 def classify_request_from_pb(message: classification_pb2.ClassifyRequest) -> ClassifyRequest:
-    return ClassifyRequest(
-        **_text_fields(message),
-        pairs=tuple(message.text_pairs),
-        normalize=optional_field(message, "normalize"),
-    )
+    fields = fields_of(message)
+    return ClassifyRequest(**_text_fields(fields), pairs=tuple(message.text_pairs), normalize=fields.get("normalize"))
 
 
 def classify_response_to_pb(classified: Classified) -> classification_pb2.ClassifyResponse:
@@ -182,10 +179,9 @@ def classify_response_to_pb(classified: Classified) -> classification_pb2.Classi
 
 
 def classify_tokens_request_from_pb(message: classification_pb2.ClassifyTokensRequest) -> ClassifyTokensRequest:
+    fields = fields_of(message)
     return ClassifyTokensRequest(
-        **_text_fields(message),
-        token_id=optional_field(message, "token_id"),
-        normalize=optional_field(message, "normalize"),
+        **_text_fields(fields), token_id=fields.get("token_id"), normalize=fields.get("normalize")
     )
 
 
@@ -209,7 +205,7 @@ def get_model_response_to_pb(model: ServedModel, limits: Limits) -> model_pb2.Ge
 
 
 def tokenize_request_from_pb(message: model_pb2.TokenizeRequest) -> TokenizeRequest:
-    return TokenizeRequest(**_text_fields(message))
+    return TokenizeRequest(**_text_fields(fields_of(message)))
 
 
 def tokenize_response_to_pb(shown: ShownTexts) -> model_pb2.TokenizeResponse:

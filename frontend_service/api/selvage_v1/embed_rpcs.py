@@ -6,7 +6,7 @@ grows, and into bytes.
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from enum import IntEnum
@@ -20,18 +20,25 @@ from frontend_service.api.packed import as_int32, put_floats
 from frontend_service.api.selvage_v1.embed_stream import BatchStream
 from frontend_service.api.streams import begin_replies
 from frontend_service.domain.limits import Limits
-from frontend_service.domain.requests import EmbedRequest, PromptChoice, SpanPooling, Truncation
+from frontend_service.domain.requests import (
+    DEFAULT_PROMPT,
+    DEFAULT_TRUNCATION,
+    EmbedRequest,
+    PromptChoice,
+    SpanPooling,
+    Truncation,
+)
 from frontend_service.frontend import Frontend
 from frontend_service.services.pipeline import Answer, Timing
-from selvage.v1 import classification_pb2, embedding_pb2, model_pb2, ranking_pb2, usage_pb2, vectors_pb2
+from selvage.v1 import classification_pb2, embedding_pb2, ranking_pb2, usage_pb2, vectors_pb2
 from selvage.v1.embedding_pb2 import EmbedResponse, EmbedStreamResponse
 from selvage.v1.embedding_pb2_grpc import EmbeddingServiceServicer
 from selvage.v1.vectors_pb2 import DenseVectors, MultiVectors
-from shared.caller import Caller, RequestTerms
+from shared.caller import TERMS
 from shared.errors import InvalidInput
 from shared.jobs import PackedBytes, Rows
 from shared.server.interceptor import CALLER
-from shared.value_codec import BYTES, duration_to_pb, number, varint
+from shared.value_codec import BYTES, number, varint
 from shared.vectors import DataType, InputType, OutputKind, TokenPooling, TruncationSide
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -49,49 +56,51 @@ def enum_from_pb(kind: type[E], number: int, field: str, default: E) -> E:
         raise InvalidInput(f"{field} is {number}; there are {choices}", field=field) from None
 
 
-def optional_field(message: Any, field: str) -> Any:
-    """The value of a field, or None where it is not set."""
-    return getattr(message, field) if message.HasField(field) else None
+Fields = Mapping[str, Any]
+"""The fields of a message that are set, by their names."""
 
 
-def positive_field(message: Any, field: str) -> int | None:
+def fields_of(message: Message) -> Fields:
+    """The fields of a message that are set; of those that are not optional, the ones that are not empty or 0."""
+    return {field.name: value for field, value in message.ListFields()}
+
+
+def positive_field(fields: Fields, field: str) -> int | None:
     """The value of a field, or None where it is not set. Raises InvalidInput below 1."""
-    value: int | None = optional_field(message, field)
+    value: int | None = fields.get(field)
     if value is not None and value < 1:
         raise InvalidInput(f"{field} is {value}, must be at least 1", field=field)
     return value
 
 
-Prompted = (
-    embedding_pb2.EmbedRequest
-    | model_pb2.TokenizeRequest
-    | classification_pb2.ClassifyRequest
-    | classification_pb2.ClassifyTokensRequest
-)
+PROMPT_FIELDS = ("prompt", "prompt_name", "input_type")
+TRUNCATION_FIELDS = ("truncate", "truncation_side", "max_tokens")
 
 
-def prompt_from_pb(message: Prompted) -> PromptChoice:
+def prompt_from_pb(fields: Fields) -> PromptChoice:
     """The prompt that goes before each text. Only some requests have an input type."""
-    number = getattr(message, "input_type", 0)
+    if fields.keys().isdisjoint(PROMPT_FIELDS):
+        return DEFAULT_PROMPT
+    number = fields.get("input_type", 0)
     return PromptChoice(
-        literal=optional_field(message, "prompt"),
-        name=optional_field(message, "prompt_name"),
+        literal=fields.get("prompt"),
+        name=fields.get("prompt_name"),
         input_type=enum_from_pb(InputType, number, "input_type", InputType.UNSPECIFIED),
     )
 
 
-def truncation_from_pb(message: Prompted) -> Truncation:
+def truncation_from_pb(fields: Fields) -> Truncation:
     """The treatment of texts over the limit."""
-    number = getattr(message, "truncation_side", 0)
+    if fields.keys().isdisjoint(TRUNCATION_FIELDS):
+        return DEFAULT_TRUNCATION
+    number = fields.get("truncation_side", 0)
     side = enum_from_pb(TruncationSide, number, "truncation_side", TruncationSide.RIGHT) if number else None
-    return Truncation(
-        truncate=optional_field(message, "truncate"), side=side, max_tokens=positive_field(message, "max_tokens")
-    )
+    return Truncation(truncate=fields.get("truncate"), side=side, max_tokens=positive_field(fields, "max_tokens"))
 
 
 def id_lists_from_pb(tokenized: Iterable[embedding_pb2.TokenIds]) -> tuple[Sequence[int], ...]:
     """Lists of ids, four bytes an id: a tuple would take nine times as many, and a message has millions."""
-    return tuple(array("i", token_ids.ids) for token_ids in tokenized)
+    return tuple([array("i", token_ids.ids) for token_ids in tokenized])
 
 
 def usage_to_pb(answer: Answer) -> usage_pb2.Usage:
@@ -101,14 +110,13 @@ def usage_to_pb(answer: Answer) -> usage_pb2.Usage:
     )
 
 
-def timing_to_pb(timing: Timing) -> usage_pb2.Timing:
-    return usage_pb2.Timing(
-        tokenize=duration_to_pb(timing.tokenize),
-        queue=duration_to_pb(timing.queue),
-        compute=duration_to_pb(timing.compute),
-        transfer=duration_to_pb(timing.transfer),
-        postprocess=duration_to_pb(timing.postprocess),
-    )
+def put_timing(message: usage_pb2.Timing, timing: Timing) -> None:
+    """Fills in the times of a reply."""
+    message.tokenize.FromNanoseconds(round(timing.tokenize * 1e9))
+    message.queue.FromNanoseconds(round(timing.queue * 1e9))
+    message.compute.FromNanoseconds(round(timing.compute * 1e9))
+    message.transfer.FromNanoseconds(round(timing.transfer * 1e9))
+    message.postprocess.FromNanoseconds(round(timing.postprocess * 1e9))
 
 
 Vectors = TypeVar("Vectors", DenseVectors, MultiVectors)
@@ -162,53 +170,51 @@ DEFAULT_LIMITS = Limits()
 
 def embed_request_from_pb(message: embedding_pb2.EmbedRequest, limits: Limits = DEFAULT_LIMITS) -> EmbedRequest:
     """Reads a message. Raises InvalidInput, and LimitExceeded for more spans than `limits` allow."""
-    outputs: dict[OutputKind, None] = {}
-    for index, kind in enumerate(message.outputs):
+    fields, outputs = fields_of(message), dict[OutputKind, None]()
+    for index, kind in enumerate(fields.get("outputs", ())):
         if kind == 0:
             raise InvalidInput(f"outputs[{index}] is unspecified", field=f"outputs[{index}]")
         outputs[enum_from_pb(OutputKind, kind, f"outputs[{index}]", OutputKind.DENSE)] = None
     return EmbedRequest(
         model=message.model,
-        texts=tuple(message.texts),
-        tokenized=id_lists_from_pb(message.tokenized),
-        prompt=prompt_from_pb(message),
-        cut=truncation_from_pb(message),
+        texts=tuple(fields.get("texts", ())),
+        tokenized=id_lists_from_pb(fields.get("tokenized", ())),
+        prompt=prompt_from_pb(fields),
+        cut=truncation_from_pb(fields),
         outputs=tuple(outputs),
-        dimensions=optional_field(message, "dimensions"),
-        normalize=optional_field(message, "normalize"),
+        dimensions=fields.get("dimensions"),
+        normalize=fields.get("normalize"),
         data_type=enum_from_pb(DataType, message.data_type, "data_type", DataType.FLOAT32),
         return_token_ids=message.return_token_ids,
-        sparse_top_k=positive_field(message, "sparse_top_k"),
-        pooling=pooling_from_pb(message),
-        span_pooling=_span_pooling_from_pb(message, limits),
+        sparse_top_k=positive_field(fields, "sparse_top_k"),
+        pooling=pooling_from_pb(fields),
+        span_pooling=_span_pooling_from_pb(fields, limits),
     )
 
 
-def _span_pooling_from_pb(message: embedding_pb2.EmbedRequest, limits: Limits) -> SpanPooling | None:
-    overlap = optional_field(message, "window_overlap")
-    if not message.late_chunking and not message.spans:
+def _span_pooling_from_pb(fields: Fields, limits: Limits) -> SpanPooling | None:
+    spans_of_texts, overlap = fields.get("spans", ()), fields.get("window_overlap")
+    if not spans_of_texts and "late_chunking" not in fields:
         if overlap is not None:
             raise InvalidInput("window_overlap needs late_chunking or spans", field="window_overlap")
         return None
-    if not message.spans:
+    if not spans_of_texts:
         return SpanPooling(window_overlap=overlap)
-    if message.late_chunking:
+    if "late_chunking" in fields:
         raise InvalidInput("late_chunking and spans are both given; at most one may be", field="spans")
-    for index, spans in enumerate(message.spans):
+    for index, spans in enumerate(spans_of_texts):
         if len(spans.starts) != len(spans.ends):
             counts = f"{len(spans.starts)} starts and {len(spans.ends)} ends"
             raise InvalidInput(f"spans[{index}] has {counts}", field=f"spans[{index}]")
     # Before tuples are made of them, which take thirty times the bytes of the message.
-    limits.check_count(sum(len(spans.starts) for spans in message.spans), "spans", limits.spans)
-    bounds = tuple(tuple(zip(spans.starts, spans.ends, strict=True)) for spans in message.spans)
+    limits.check_count(sum(len(spans.starts) for spans in spans_of_texts), "spans", limits.spans)
+    bounds = tuple(tuple(zip(spans.starts, spans.ends, strict=True)) for spans in spans_of_texts)
     return SpanPooling(spans=bounds, window_overlap=overlap)
 
 
-def pooling_from_pb(
-    message: embedding_pb2.EmbedRequest | ranking_pb2.RerankRequest | ranking_pb2.ScoreRequest,
-) -> TokenPooling | None:
+def pooling_from_pb(fields: Fields) -> TokenPooling | None:
     """The pooling of token rows that a request asks for, if any. Raises InvalidInput."""
-    factor, protected = optional_field(message, "pool_factor"), optional_field(message, "protected_tokens")
+    factor, protected = fields.get("pool_factor"), fields.get("protected_tokens")
     if factor is None:
         if protected is not None:
             raise InvalidInput("protected_tokens needs pool_factor", field="protected_tokens")
@@ -256,10 +262,6 @@ class SelvageServicer:
     def __init__(self, frontend: Frontend) -> None:
         self._frontend, self._pipeline = frontend, frontend.pipeline
 
-    def _terms(self) -> RequestTerms:
-        """The terms on which the current call is served."""
-        return self._frontend.calls.terms(CALLER.get())
-
     async def _read(self, read: Callable[[Any], Q], message: Any) -> Q:
         """The request of the current call's message. Raises what `read` raises."""
         return await self._pipeline.offload(self._frontend.calls.admission.message_size, read, message)
@@ -267,7 +269,7 @@ class SelvageServicer:
     async def _reply(self, answer: Answer, size: int, write: Callable[[], R]) -> R:
         """The reply, of about `size` bytes, with its times."""
         reply, timing = await self._pipeline.reply(answer, size, write)
-        reply.timing.CopyFrom(timing_to_pb(timing))
+        put_timing(reply.timing, timing)
         return reply
 
 
@@ -275,14 +277,13 @@ class EmbeddingServicer(SelvageServicer, EmbeddingServiceServicer):
     """The service selvage.v1.EmbeddingService."""
 
     async def Embed(self, message: embedding_pb2.EmbedRequest, context: Context) -> EmbedReply:
-        return await self.embed(message, self._frontend.calls.admission.message_size, CALLER.get())
+        return await self.embed(message, self._frontend.calls.admission.message_size)
 
-    async def embed(self, message: embedding_pb2.EmbedRequest, size: int, caller: Caller) -> EmbedReply:
+    async def embed(self, message: embedding_pb2.EmbedRequest, size: int) -> EmbedReply:
         """Answers a message of about `size` bytes."""
-        terms = self._frontend.calls.terms(caller)
         read = partial(embed_request_from_pb, limits=self._frontend.limits)
         request = await self._pipeline.offload(size, read, message)
-        answer = await self._frontend.embedding.embed(request, terms)
+        answer = await self._frontend.embedding.embed(request, TERMS.get())
         return await self._reply(answer, answer.size, partial(embed_response_to_pb, request, answer))
 
     async def EmbedStream(self, messages: Any, context: Context) -> None:

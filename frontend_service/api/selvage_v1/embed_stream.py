@@ -12,7 +12,7 @@ from selvage.v1 import embedding_pb2
 from selvage.v1.embedding_pb2 import EmbedRequest, EmbedStreamRequest, EmbedStreamResponse
 from shared.caller import Caller, Deadline
 from shared.errors import DeadlineExceeded, Overloaded, ResultTooLarge, SelvageError, printable
-from shared.server.admission import OpenStream
+from shared.server.admission import Holding, OpenStream
 from shared.value_codec import duration_to_pb
 
 TRIES = 16
@@ -26,7 +26,7 @@ class EmbedAnswer(Protocol):
     def serialize_in(self, head: EmbedStreamResponse) -> bytes: ...
 
 
-Embed = Callable[[EmbedRequest, int, Caller], Awaitable[EmbedAnswer]]
+Embed = Callable[[EmbedRequest, int], Awaitable[EmbedAnswer]]
 """A function that answers a message of about so many bytes."""
 
 
@@ -79,9 +79,9 @@ class BatchStream:
         head, parts = EmbedStreamResponse(id=batch.id), [BatchPart(0, batch.request, size)]
         del batch  # a large batch is not held once it is computed
         try:
-            with self._frontend.calls.admission.hold(size) as let_go:
+            with self._frontend.calls.admission.hold(size) as held:
                 while parts:
-                    await self._answer_last_part(parts, head, let_go)
+                    await self._answer_last_part(parts, head, held)
             return
         except NotRead:
             raise
@@ -93,17 +93,16 @@ class BatchStream:
         # to read this.
         await self._requests.send(head.SerializeToString())
 
-    async def _answer_last_part(
-        self, parts: "list[BatchPart]", head: EmbedStreamResponse, let_go: Callable[[int], None]
-    ) -> None:
-        """Answers the last of `parts`, or replaces it by its halves. `head` has all of a reply but the rows."""
+    async def _answer_last_part(self, parts: "list[BatchPart]", head: EmbedStreamResponse, held: Holding) -> None:
+        """Answers the last of `parts`, or replaces it by its halves. `head` has all of a reply but the rows; `held`:
+        the bytes of the batch."""
         part = parts.pop()
         head.start, head.more = part.start, bool(parts)
         reply = await self._compute(part, head)
         if reply is None:
             parts += await self._frontend.pipeline.offload(part.size, BatchPart.halves, part)
             return
-        let_go(part.size)
+        held.let_go(part.size)
         self._parts_done += 1
         del part
         await self._requests.send(reply)
@@ -138,8 +137,8 @@ class BatchStream:
         """Computes a part as one call."""
         calls, pipeline = self._frontend.calls, self._frontend.pipeline
 
-        async def work(caller: Caller) -> bytes:
-            response = await self._embed(part.request, part.size, caller)
+        async def work() -> bytes:
+            response = await self._embed(part.request, part.size)
             return await pipeline.offload(calls.admission.reserved, response.serialize_in, head)
 
         return await calls.answer_in_stream(self._caller, self._deadline, work)

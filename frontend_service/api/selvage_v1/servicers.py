@@ -19,6 +19,7 @@ from selvage.v1.classification_pb2_grpc import (
 from selvage.v1.embedding_pb2_grpc import add_EmbeddingServiceServicer_to_server
 from selvage.v1.model_pb2_grpc import ModelServiceServicer, add_ModelServiceServicer_to_server
 from selvage.v1.ranking_pb2_grpc import RankingServiceServicer, add_RankingServiceServicer_to_server
+from shared.caller import TERMS
 from shared.value_codec import card_to_pb
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -38,18 +39,18 @@ class RankingServicer(SelvageServicer, RankingServiceServicer):
     """The service selvage.v1.RankingService."""
 
     async def Rerank(self, message: ranking_pb2.RerankRequest, context: Context) -> ranking_pb2.RerankResponse:
-        terms, request = self._terms(), await self._read(codec.rerank_request_from_pb, message)
-        reranked = await self._frontend.ranking.rerank(request, terms)
+        request = await self._read(codec.rerank_request_from_pb, message)
+        reranked = await self._frontend.ranking.rerank(request, TERMS.get())
         return await self._reply(reranked.answer, reranked.size, partial(codec.rerank_response_to_pb, reranked))
 
     async def Score(self, message: ranking_pb2.ScoreRequest, context: Context) -> ranking_pb2.ScoreResponse:
-        terms, request = self._terms(), await self._read(codec.score_request_from_pb, message)
-        answer = await self._frontend.ranking.score(request, terms)
+        request = await self._read(codec.score_request_from_pb, message)
+        answer = await self._frontend.ranking.score(request, TERMS.get())
         return await self._reply(answer, answer.size, partial(codec.score_response_to_pb, request, answer))
 
     async def MaxSim(self, message: ranking_pb2.MaxSimRequest, context: Context) -> ranking_pb2.MaxSimResponse:
-        terms, request = self._terms(), await self._read(codec.max_sim_request_from_pb, message)
-        answer = await self._frontend.ranking.max_sim(request, terms)
+        request = await self._read(codec.max_sim_request_from_pb, message)
+        answer = await self._frontend.ranking.max_sim(request, TERMS.get())
         return await self._reply(answer, answer.size, partial(codec.max_sim_response_to_pb, request, answer))
 
 
@@ -59,16 +60,16 @@ class ClassificationServicer(SelvageServicer, ClassificationServiceServicer):
     async def Classify(
         self, message: classification_pb2.ClassifyRequest, context: Context
     ) -> classification_pb2.ClassifyResponse:
-        terms, request = self._terms(), await self._read(codec.classify_request_from_pb, message)
-        classified = await self._frontend.classification.texts(request, terms)
+        request = await self._read(codec.classify_request_from_pb, message)
+        classified = await self._frontend.classification.texts(request, TERMS.get())
         answer = classified.answer
         return await self._reply(answer, answer.size, partial(codec.classify_response_to_pb, classified))
 
     async def ClassifyTokens(
         self, message: classification_pb2.ClassifyTokensRequest, context: Context
     ) -> classification_pb2.ClassifyTokensResponse:
-        terms, request = self._terms(), await self._read(codec.classify_tokens_request_from_pb, message)
-        classified = await self._frontend.classification.tokens(request, terms)
+        request = await self._read(codec.classify_tokens_request_from_pb, message)
+        classified = await self._frontend.classification.tokens(request, TERMS.get())
         answer = classified.answer
         return await self._reply(answer, answer.size, partial(codec.classify_tokens_response_to_pb, classified))
 

@@ -22,7 +22,7 @@ from frontend_service.domain.limits import Limits
 from frontend_service.domain.requests import ClassifyRequest, EmbedRequest, FieldNames, field_as
 from frontend_service.frontend import Frontend
 from frontend_service.services.pipeline import Answer
-from shared.caller import Caller, Deadline
+from shared.caller import TERMS, Caller, Deadline
 from shared.errors import (
     InvalidInput,
     LimitExceeded,
@@ -41,7 +41,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 M = TypeVar("M", bound=Message)
 R = TypeVar("R", pb.EmbedResponse, pb.EmbedSparseResponse, pb.EmbedAllResponse, pb.PredictResponse, pb.RerankResponse)
 """Replies that have times."""
-AnswerMessage = Callable[[M, int, Caller], Awaitable[Message]]
+AnswerMessage = Callable[[M, int], Awaitable[Message]]
 """A function that answers a message of so many bytes."""
 OBJECT_WEIGHT = 16
 """Times that a byte of scores takes longer into messages, an object each, than to be copied."""
@@ -105,10 +105,10 @@ class _TeiServicer:
         codec.put_times(reply.metadata, timing, time.monotonic() - start)
         return reply
 
-    async def _answer_unary(self, answer: Callable[[M, int, Caller], Awaitable[R]], message: M, context: Context) -> R:
+    async def _answer_unary(self, answer: Callable[[M, int], Awaitable[R]], message: M, context: Context) -> R:
         """Answers a message, with the times in the headers before the reply."""
         device = self._frontend.models.get("").card.device
-        reply = await answer(message, self._frontend.calls.admission.message_size, CALLER.get())
+        reply = await answer(message, self._frontend.calls.admission.message_size)
         await context.send_initial_metadata(codec.metadata_headers(reply.metadata, device))
         return reply
 
@@ -141,25 +141,24 @@ class EmbedServicer(_TeiServicer, services.EmbedServicer):
         weight: int,
         message: M,
         size: int,
-        caller: Caller,
     ) -> R:
         """Answers a message. A byte of the answer takes `weight` times longer to write than to copy."""
-        start, terms = time.monotonic(), self._frontend.calls.terms(caller)
+        start = time.monotonic()
         request = await self._pipeline.offload(size, read, message)
-        answer = await self._frontend.embedding.embed(request, terms)
+        answer = await self._frontend.embedding.embed(request, TERMS.get())
         return await self._reply(answer, weight * answer.size, partial(write, request, answer), start)
 
     @property
-    def _dense(self) -> Callable[[pb.EmbedRequest, int, Caller], Awaitable[pb.EmbedResponse]]:
+    def _dense(self) -> Callable[[pb.EmbedRequest, int], Awaitable[pb.EmbedResponse]]:
         return partial(self._embed, codec.embed_request_from_pb, codec.embed_response_to_pb, 1)
 
     @property
-    def _sparse(self) -> Callable[[pb.EmbedSparseRequest, int, Caller], Awaitable[pb.EmbedSparseResponse]]:
+    def _sparse(self) -> Callable[[pb.EmbedSparseRequest, int], Awaitable[pb.EmbedSparseResponse]]:
         read, write = codec.embed_sparse_request_from_pb, codec.embed_sparse_response_to_pb
         return partial(self._embed, read, write, SPARSE_WEIGHT)
 
     @property
-    def _all(self) -> Callable[[pb.EmbedAllRequest, int, Caller], Awaitable[pb.EmbedAllResponse]]:
+    def _all(self) -> Callable[[pb.EmbedAllRequest, int], Awaitable[pb.EmbedAllResponse]]:
         return partial(self._embed, codec.embed_all_request_from_pb, codec.embed_all_response_to_pb, 1)
 
     async def Embed(self, message: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
@@ -184,20 +183,18 @@ class EmbedServicer(_TeiServicer, services.EmbedServicer):
 class PredictServicer(_TeiServicer, services.PredictServicer):
     """The service tei.v1.Predict."""
 
-    async def _predict(
-        self, read: Callable[[M], ClassifyRequest], message: M, size: int, caller: Caller
-    ) -> pb.PredictResponse:
-        start, terms = time.monotonic(), self._frontend.calls.terms(caller)
+    async def _predict(self, read: Callable[[M], ClassifyRequest], message: M, size: int) -> pb.PredictResponse:
+        start = time.monotonic()
         request = await self._pipeline.offload(size, read, message)
-        classified = await self._frontend.classification.texts(request, terms)
+        classified = await self._frontend.classification.texts(request, TERMS.get())
         write = partial(codec.predict_response_to_pb, request, classified)
         return await self._reply(classified.answer, OBJECT_WEIGHT * classified.answer.size, write, start)
 
-    async def _single(self, message: pb.PredictRequest, size: int, caller: Caller) -> pb.PredictResponse:
-        return await self._predict(codec.predict_request_from_pb, message, size, caller)
+    async def _single(self, message: pb.PredictRequest, size: int) -> pb.PredictResponse:
+        return await self._predict(codec.predict_request_from_pb, message, size)
 
-    async def _pair(self, message: pb.PredictPairRequest, size: int, caller: Caller) -> pb.PredictResponse:
-        return await self._predict(codec.predict_pair_request_from_pb, message, size, caller)
+    async def _pair(self, message: pb.PredictPairRequest, size: int) -> pb.PredictResponse:
+        return await self._predict(codec.predict_pair_request_from_pb, message, size)
 
     async def Predict(self, message: pb.PredictRequest, context: Context) -> pb.PredictResponse:
         return await self._answer_unary(self._single, message, context)
@@ -215,10 +212,10 @@ class PredictServicer(_TeiServicer, services.PredictServicer):
 class RerankServicer(_TeiServicer, services.RerankServicer):
     """The service tei.v1.Rerank."""
 
-    async def _rerank(self, message: pb.RerankRequest, size: int, caller: Caller) -> pb.RerankResponse:
-        start, terms = time.monotonic(), self._frontend.calls.terms(caller)
+    async def _rerank(self, message: pb.RerankRequest, size: int) -> pb.RerankResponse:
+        start = time.monotonic()
         request = await self._pipeline.offload(size, codec.rerank_request_from_pb, message)
-        reranked = await self._frontend.ranking.rerank(request, terms)
+        reranked = await self._frontend.ranking.rerank(request, TERMS.get())
         write = partial(codec.rerank_response_to_pb, request, reranked)
         return await self._reply(reranked.answer, reranked.size, write, start)
 
@@ -234,7 +231,6 @@ class RerankServicer(_TeiServicer, services.RerankServicer):
             request = await gathering.gather(messages)
             if deadline is not None:
                 caller = replace(caller, remaining=deadline.remaining())
-                CALLER.set(caller)
 
             async def work() -> pb.RerankResponse:
                 calls.admission.note_message(held.held)
@@ -246,24 +242,24 @@ class RerankServicer(_TeiServicer, services.RerankServicer):
 class TokenizeServicer(_TeiServicer, services.TokenizeServicer):
     """The service tei.v1.Tokenize. Its replies have no times."""
 
-    async def _encode(self, message: pb.EncodeRequest, size: int, _: Caller) -> pb.EncodeResponse:
+    async def _encode(self, message: pb.EncodeRequest, size: int) -> pb.EncodeResponse:
         request = await self._pipeline.offload(size, codec.encode_request_from_pb, message)
         shown = await self._frontend.models.tokenize(request)
         write = partial(codec.encode_response_to_pb, message)
         return await self._pipeline.offload(OBJECT_WEIGHT * shown.size, write, shown)
 
-    async def _decode(self, message: pb.DecodeRequest, size: int, _: Caller) -> pb.DecodeResponse:
+    async def _decode(self, message: pb.DecodeRequest, size: int) -> pb.DecodeResponse:
         request = await self._pipeline.offload(size, codec.decode_request_from_pb, message)
         return codec.decode_response_to_pb(await self._frontend.models.detokenize(request))
 
     async def Tokenize(self, message: pb.EncodeRequest, context: Context) -> pb.EncodeResponse:
-        return await self._encode(message, self._frontend.calls.admission.message_size, CALLER.get())
+        return await self._encode(message, self._frontend.calls.admission.message_size)
 
     async def TokenizeStream(self, messages: Any, context: Context) -> None:
         await self._answer_stream(self._encode, messages, context)
 
     async def Decode(self, message: pb.DecodeRequest, context: Context) -> pb.DecodeResponse:
-        return await self._decode(message, self._frontend.calls.admission.message_size, CALLER.get())
+        return await self._decode(message, self._frontend.calls.admission.message_size)
 
     async def DecodeStream(self, messages: Any, context: Context) -> None:
         await self._answer_stream(self._decode, messages, context)
@@ -327,8 +323,8 @@ class MessageStream(Generic[M]):
     async def _call(self, message: M, size: int) -> bytes:
         calls, pipeline = self._frontend.calls, self._frontend.pipeline
 
-        async def work(caller: Caller) -> bytes:
-            reply = await self._answer(message, size, caller)
+        async def work() -> bytes:
+            reply = await self._answer(message, size)
             return await pipeline.offload(calls.admission.reserved, type(reply).SerializeToString, reply)
 
         return await calls.answer_in_stream(self._caller, self._deadline, work)

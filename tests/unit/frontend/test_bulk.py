@@ -26,7 +26,7 @@ from selvage.v1.embedding_pb2 import (
     Spans,
     TokenIds,
 )
-from shared.caller import Caller
+from shared.caller import TERMS, Caller
 from shared.errors import Internal, Overloaded, ResultTooLarge, SelvageError, WorkerUnavailable
 from shared.server.admission import Bounds
 from shared.server.calls import Calls
@@ -91,9 +91,8 @@ class Counted:
         self.at_once, self.running, self.refused = at_once, 0, 0
         self.remaining = list[float]()
 
-    async def embed(self, request: EmbedRequest, size: int, caller: Caller) -> EmbedReply:
-        assert caller.remaining is not None
-        self.remaining.append(caller.remaining)
+    async def embed(self, request: EmbedRequest, size: int) -> EmbedReply:
+        self.remaining.append(TERMS.get().deadline.remaining())
         if self.running >= self.at_once:
             self.refused += 1
             raise Overloaded("full", retry_after=1.0)
@@ -137,7 +136,7 @@ async def test_a_reply_too_large_for_a_message_comes_in_parts(tokenized: bool) -
 
 
 async def test_a_bug_ends_its_batch_alone() -> None:
-    async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedReply:
+    async def embed(request: EmbedRequest, size: int) -> EmbedReply:
         if request.texts[0] == "bad":
             raise ZeroDivisionError("a secret")
         return EmbedReply(EmbedResponse())
@@ -191,7 +190,7 @@ async def test_streams_together_are_answered_half_of_what_may_be_at_once() -> No
     frontend = Frontend(service()[0], Calls(timeout=60, bounds=Bounds(requests=8)))
     running = most = 0
 
-    async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedReply:
+    async def embed(request: EmbedRequest, size: int) -> EmbedReply:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -218,7 +217,7 @@ async def test_a_slow_reader_of_parts_holds_back_only_itself() -> None:
     frontend = Frontend(service()[0], Calls(timeout=60, bounds=Bounds(size=2000)))
     admission, reads = frontend.calls.admission, asyncio.Event()
 
-    async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedReply:
+    async def embed(request: EmbedRequest, size: int) -> EmbedReply:
         if len(request.texts) > 1:
             raise ResultTooLarge("too large")
         return EmbedReply(EmbedResponse())
@@ -240,7 +239,7 @@ async def test_a_slow_reader_of_parts_holds_back_only_itself() -> None:
 async def test_nothing_of_a_batch_is_held_while_its_last_reply_waits(error: type[SelvageError] | None) -> None:
     """However it was answered: nobody may read it for long."""
 
-    async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedReply:
+    async def embed(request: EmbedRequest, size: int) -> EmbedReply:
         if error is not None:
             raise error("for a reason")
         if len(request.texts) > 2:
@@ -263,7 +262,7 @@ async def test_abandoned_streams_leave_no_place_taken() -> None:
     """Whether their batches were begun or not."""
     frontend = Frontend(service()[0], Calls(timeout=60, bounds=Bounds(requests=8)))
 
-    async def never(request: EmbedRequest, size: int, caller: Caller) -> EmbedReply:
+    async def never(request: EmbedRequest, size: int) -> EmbedReply:
         await asyncio.Event().wait()
         raise AssertionError("not reached")
 
@@ -284,7 +283,7 @@ async def test_a_drain_waits_for_what_was_read() -> None:
     frontend = Frontend(service()[0], Calls(timeout=60))
     replies, begun = list[EmbedStreamResponse](), asyncio.Event()
 
-    async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedReply:
+    async def embed(request: EmbedRequest, size: int) -> EmbedReply:
         begun.set()
         await asyncio.sleep(0.001)
         if len(request.texts) > 1:
@@ -331,7 +330,7 @@ async def test_waiting_for_others_of_its_stream_is_not_held_against_a_batch(
     """The default time counts anew when another one is answered. A deadline of the caller's own stays."""
     free = asyncio.Lock()
 
-    async def embed(request: EmbedRequest, size: int, caller: Caller) -> EmbedReply:
+    async def embed(request: EmbedRequest, size: int) -> EmbedReply:
         async with free:
             await asyncio.sleep(seconds)
         return EmbedReply(EmbedResponse())

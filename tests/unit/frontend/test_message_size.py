@@ -24,7 +24,6 @@ from selvage.v1.model_pb2 import DetokenizeRequest, TokenizeRequest
 from shared.caller import Caller
 from shared.jobs import NO_TOKENS, Encode, Job, JobResult, MaxSim, RaggedTokens
 from shared.server.calls import Calls
-from shared.server.interceptor import CALLER
 from shared.vectors import DataType, Layout, MultiVectors, OutputKind
 
 MESSAGES: dict[str, tuple[Any, Any]] = {
@@ -59,9 +58,7 @@ class Offloads:
     async def answer(self, name: str, size: int) -> Any:
         """Answers a message that was read as so many bytes."""
         servicer, message = MESSAGES[name]
-        CALLER.set(Caller(method=name, request_id="id"))
-        admission = self.calls.admission
-        with admission.request(), admission.hold(size):
+        with self.calls.running(Caller(method=name, request_id="id")), self.calls.admission.hold(size):
             return await getattr(servicer(self.frontend), name)(message, None)
 
 
@@ -99,8 +96,7 @@ async def test_a_result_is_reserved_as_it_was_asked_for_and_expected_as_it_is_co
     threads = ThreadPoolExecutor(1)
     pipeline = Pipeline(Noting(card()), Limits(), threads, threads, reserve=reserved.append)
     frontend, row = Frontend(pipeline, Calls(timeout=60)), DataType.FLOAT32.row_bytes(8)
-    CALLER.set(Caller(method="Embed", request_id="id"))
-    with frontend.calls.admission.request():
+    with frontend.calls.running(Caller(method="Embed", request_id="id")):
         await EmbeddingServicer(frontend).Embed(EmbedRequest(texts=["a", "b", "a"]), None)
     assert reserved == [3 * row]
     assert [expected.known_bytes for expected in expectations] == [2 * row]

@@ -57,7 +57,7 @@ class Caller:
         self.taken += 1
         return pb.DecodeRequest(ids=[self.numbers[self.taken - 1]])
 
-    async def answer(self, message: pb.DecodeRequest, size: int, caller: Named) -> pb.DecodeResponse:
+    async def answer(self, message: pb.DecodeRequest, size: int) -> pb.DecodeResponse:
         (number,) = message.ids
         self.begun.append(number)
         if self.under_way >= self.room:
@@ -185,11 +185,11 @@ async def test_the_first_in_line_does_not_wait_for_replies_that_wait_for_it() ->
     caller = Caller(0, 1, 2, bounds=Bounds(size=100))
     room, answer = caller.admission, caller.answer
 
-    async def reserving(message: pb.DecodeRequest, size: int, named: Named) -> pb.DecodeResponse:
+    async def reserving(message: pb.DecodeRequest, size: int) -> pb.DecodeResponse:
         if message.ids == [0]:
             await eventually(lambda: room.size >= 80)  # the others are answered first
         room.reserve(40)
-        return pb.DecodeResponse(text=(await answer(message, size, named)).text.zfill(38))
+        return pb.DecodeResponse(text=(await answer(message, size)).text.zfill(38))
 
     caller.answer = reserving  # type: ignore[method-assign]
     await caller.run()

@@ -17,7 +17,6 @@ from selvage.v1 import classification_pb2, embedding_pb2, ranking_pb2, vectors_p
 from shared.caller import Caller
 from shared.jobs import Job, JobResult, Rows
 from shared.server.calls import Calls
-from shared.server.interceptor import CALLER
 from shared.vectors import Activation, OutputKind, ScoringMethod, Task
 
 PARTS = ("tokenize", "queue", "compute", "transfer", "postprocess")
@@ -78,8 +77,8 @@ CALLS: dict[str, tuple[Any, Any]] = {
 async def times(service: Pipeline, name: str) -> dict[str, float]:
     servicer, message = CALLS[name]
     frontend = Frontend(service, Calls(timeout=60))
-    CALLER.set(Caller(method=name, request_id="mine"))
-    reply = await getattr(servicer(frontend), name)(message, None)
+    with frontend.calls.running(Caller(method=name, request_id="mine")):
+        reply = await getattr(servicer(frontend), name)(message, None)
     return {part: getattr(reply.timing, part).ToNanoseconds() / 1e9 for part in PARTS}
 
 
