@@ -9,9 +9,8 @@ import asyncio
 import itertools
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -369,8 +368,10 @@ class JobStream:
             piece, behind = split
             pending = self._pending.get(piece.job_id)
             if pending is not None and not pending.future.done():
-                with self._failing(pending):
+                try:
                     pending.reply.append(piece.kind, piece.data)
+                except (SelvageError, WrongReply) as error:
+                    self._fail(pending, error)
             raw = bytes(behind)
         return parse_response(raw)
 
@@ -379,21 +380,16 @@ class JobStream:
         pending = self._pending.get(part.job_id)
         if pending is None or pending.future.done():
             return  # cancelled meanwhile
-        with self._failing(pending):
+        try:
             if pending.reply.add(part):
                 pending.future.set_result(None)
+        except (SelvageError, WrongReply) as error:
+            self._fail(pending, error)
 
-    @contextmanager
-    def _failing(self, pending: PendingJob) -> Iterator[None]:
-        """Ends a job with the error that is raised for a part of its result; the worker goes on with no wrong one."""
-        try:
-            yield
-        except SelvageError as error:
-            pending.future.set_exception(error)
-            if isinstance(error, ResultTooLarge):  # what else the worker would send is for nobody
-                self._cancel_at_worker(pending)
-        except WrongReply as error:
-            pending.future.set_exception(error)
+    def _fail(self, pending: PendingJob, error: SelvageError | WrongReply) -> None:
+        """Ends a job with the error of a part of its result."""
+        pending.future.set_exception(error)
+        if isinstance(error, WrongReply | ResultTooLarge):  # what else the worker would send is for nobody
             self._cancel_at_worker(pending)
 
     def _cancel_at_worker(self, pending: PendingJob) -> None:
