@@ -161,7 +161,7 @@ def host() -> str:
         null = case["sides"].get("null pair")
         for side, figures in case["sides"].items():
             if side == ALONE:
-                seconds = SHORT_TOKENS / figures["tokens/s"]["median"]
+                seconds = result["settings"]["threads"] * SHORT_TOKENS / figures["tokens/s"]["median"]  # of processor
                 over = 1e3 * seconds / null[f"worker: {CPU}"]["median"]
                 bound = (
                     f" The layer's products alone take {1e3 * seconds:.2f} ms a text: {over:.1f} times the null back."
