@@ -121,6 +121,8 @@ class ModelCard:
     pools_spans: bool = False
     listwise: Listwise | None = None
     bitwise_invariant: bool = False
+    message_template: str = ""
+    prompted_message_template: str = ""
 
     @property
     def dense_width(self) -> int:

@@ -31,6 +31,7 @@ from gpu_worker.repository import (
     adapters,
     fitting,
     hub,
+    messages,
     reading,
     rerankers,
     static_format,
@@ -56,6 +57,8 @@ BARE_ADAPTER = (
     "--model {base} --adapter NAME=FOLDER takes over the base's"
 )
 """Notice for adapters in a folder without modules."""
+TEXT_SIDE = "the text side of {kind} is served: images, audio and video are not read"
+"""Notice for models of several modalities."""
 COMPUTES = "transformers"
 FETCHED = "transformers_modules."
 """Package in which transformers puts code that a repository contains or names."""
@@ -188,9 +191,14 @@ def _source_in(path: Path, name: str, repository: Path, placement: Placement, op
     placement = placement.for_files_in(_number_format(settings))
     if settings.get("auto_map") and not trust_remote_code:
         recipe = _with_notice(recipe, CODE_NOT_RUN)
-    exported = tokenizer.export(reader, recipe.lowercase)
+    if recipe.message:
+        recipe = replace(recipe, message=messages.resolve(recipe.message, reader, folder, recipe.prompts))
+    bare = bool(recipe.message and recipe.message.bare)
+    if weights.is_text_side(folder, recipe):
+        recipe = _with_notice(recipe, TEXT_SIDE.format(kind=settings["model_type"]))
+    exported = tokenizer.export_bare(reader, recipe.lowercase) if bare else tokenizer.export(reader, recipe.lowercase)
     exported_reader = TokenizerReader(exported)
-    exported_reader.check_equals(reader, recipe.lowercase)
+    exported_reader.check_equals(reader, recipe.lowercase, bare=bare)
     recipe = _with_notice(recipe, exported.notice)
     recipe = _with_notice(recipe, fitting.check_vocabulary(exported, exported_reader, vocabulary_rows(config)))
     model, notice = weights.load(folder, recipe, placement, trust_remote_code)

@@ -172,6 +172,23 @@ class ClassifierRecipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MessageRecipe:
+    """How a model of vectors reads texts as chat messages: a text is the user's, its prompt the system's.
+
+    The chat template gets `structured` contents and `options`. `template` is what it makes of a text,
+    `prompted_template` of a text with a prompt, "" where it has no place for one; both are empty before the tokenizer
+    is known. `bare`: the tokenizer puts no special tokens around a message. `source` names the file for refusals.
+    """
+
+    structured: bool
+    options: dict[str, Any]
+    source: str = field(compare=False)
+    template: str = field(default="", compare=False)
+    prompted_template: str = field(default="", compare=False)
+    bare: bool = field(default=True, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """A description of how a model runs and how its texts are prepared.
 
@@ -181,7 +198,8 @@ class Recipe:
     that ends the part of a sequence that pooling leaves out (GritLM). `listwise`: how a listwise reranker reads texts,
     before the ids of its markers are known; the dense rows there are compared, and are no vectors of texts.
     `static`: `encoder` is the folder of a table with a row for each token id, in place of a transformers model.
-    `queries`: how queries of inference-free SPLADE are read; the rest describes how documents are.
+    `queries`: how queries of inference-free SPLADE are read; the rest describes how documents are. `message`: how texts
+    become chat messages; None where they are read as they are.
     """
 
     weights_of: WeightsOf = "encoder"
@@ -202,6 +220,7 @@ class Recipe:
     notice: str = ""
     static: bool = False
     queries: QueriesRecipe | None = None
+    message: MessageRecipe | None = None
 
     def head_keys(self) -> set[str]:
         """Names of the tensors that heads read from the file of the encoder's own weights."""

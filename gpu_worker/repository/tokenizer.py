@@ -131,16 +131,17 @@ class TokenizerReader:
         """Encodes a text with the special tokens that every text gets."""
         return list(self._tokenizer.encode(text).ids)
 
-    def check_equals(self, tokenizer: Any, lowercase: bool) -> None:
+    def check_equals(self, tokenizer: Any, lowercase: bool, *, bare: bool = False) -> None:
         """Raises ModelRefused where transformers' tokenizer, which wrote the file, reads a text otherwise.
 
         What a class does in Python, or sets only when it is called, is not in the file. `lowercase` is as in `export`.
+        `bare`: without special tokens around a text.
         """
         special = "".join(f"a {token} b{token}" for token in tokenizer.all_special_tokens[:SPECIAL])
         for text in [text.lower() for text in TEXTS] if lowercase else [*TEXTS, special]:
             name = f"its tokenizer ({type(tokenizer).__name__})"
             try:
-                expected = list(tokenizer(text)[IDS])
+                expected = list(tokenizer(text, add_special_tokens=not bare)[IDS])
             except Exception as error:  # a class may have a meaning of its own for a special token
                 raise ModelRefused(f"{name} fails on {text[:40]!r}: {first_line(error)}") from error
             if self.framed(text) != expected:
@@ -194,9 +195,9 @@ def read_bare(folder: Path) -> TokenizerFile:
     return replace(exported, inputs=NO_TYPES, truncation_side=TruncationSide[side])
 
 
-def export_bare(tokenizer: Any) -> TokenizerFile:
+def export_bare(tokenizer: Any, lowercase: bool = False) -> TokenizerFile:
     """Exports transformers' tokenizer for texts without special tokens. Raises ModelRefused."""
-    exported = export(tokenizer, lowercase=False)
+    exported = export(tokenizer, lowercase)
     bare = finish(json.loads(exported.content) | {"post_processor": None}, exported.special_tokens)
     return replace(exported, content=bare.content, inputs=NO_TYPES)
 
