@@ -199,6 +199,8 @@ def _source_in(path: Path, name: str, repository: Path, placement: Placement, op
     exported = tokenizer.export_bare(reader, recipe.lowercase) if bare else tokenizer.export(reader, recipe.lowercase)
     exported_reader = TokenizerReader(exported)
     exported_reader.check_equals(reader, recipe.lowercase, bare=bare)
+    if recipe.classifier and recipe.classifier.template and exported_reader.added(pair=False):
+        messages.check_unframed(reader, folder, recipe.classifier.template)
     recipe = _with_notice(recipe, exported.notice)
     recipe = _with_notice(recipe, fitting.check_vocabulary(exported, exported_reader, vocabulary_rows(config)))
     model, notice = weights.load(folder, recipe, placement, trust_remote_code)

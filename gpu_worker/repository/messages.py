@@ -101,6 +101,18 @@ def _template_of_processor(folder: Path) -> str | None:
     return read_object(folder / "chat_template.json", missing={}).get("chat_template")
 
 
+def check_unframed(tokenizer: Any, folder: Path, template: str) -> None:
+    """Raises ModelRefused where special tokens go around a pair in a template: only a processor would put them there.
+
+    `tokenizer` puts such tokens around texts.
+    """
+    if _has_processor(folder) and not _begins_itself(tokenizer, [template], str(folder)):
+        raise ModelRefused(
+            f"{folder}: its processor puts special tokens around the template of a pair, which is not supported: the "
+            "template must begin with the token that begins a text"
+        )
+
+
 def _begins_itself(tokenizer: Any, templates: list[str], source: str) -> bool:
     """Whether templates write the token that begins a text. A processor then adds no special tokens, otherwise it does.
 

@@ -26,6 +26,7 @@ from transformers import (
     AutoModelForTokenClassification,
     PretrainedConfig,
 )
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.repository.files import check_fetched, first_line, one_line, read_object, weight_files
@@ -57,8 +58,9 @@ TEXT_SIDES = {
 }
 """The `model_type` of the class that computes texts alone, by that of a model of texts, images and sounds. A text has
 one position for each token, with which Qwen3-VL's rotary angles (three positions a token) are Qwen3's."""
-TEXT_SIDE = {r"^(model\.)?language_model\.(model\.)?": ""}
-"""Where the tensors of a text side lie in the files of the whole, and where in the class of texts."""
+LANGUAGE_MODEL = r"^(model\.)?language_model\.(model\.)?(?!lm_head)"
+LANGUAGE_MODEL_HEAD = r"^language_model\.lm_head\."
+"""Patterns of where the tensors of a text side lie in the files of the whole."""
 OWN_ATTENTION = ("sdpa", "eager")
 """Implementations of attention that transformers has without another package. It uses the first where the class has it
 and the config names none."""
@@ -109,12 +111,16 @@ def config_of(folder: Path, recipe: Recipe, trust_remote_code: bool) -> Pretrain
 
 def is_text_side(folder: Path, recipe: Recipe) -> bool:
     """Whether the model of a folder reads images or sounds too, and its class for texts is served alone."""
-    return recipe.weights_of == "encoder" and read_object(folder / "config.json").get("model_type") in TEXT_SIDES
+    kind = TEXT_SIDES.get(read_object(folder / "config.json").get("model_type", ""))
+    is_causal = recipe.weights_of == "causal-lm" and kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return kind is not None and (recipe.weights_of == "encoder" or is_causal)
 
 
 def _text_side_of(config: PretrainedConfig) -> PretrainedConfig:
     """The config of the class that computes texts alone."""
     kind, texts = TEXT_SIDES[config.model_type], config.get_text_config()
+    if hasattr(config, "tie_word_embeddings"):  # a head is that of the whole
+        texts.tie_word_embeddings = config.tie_word_embeddings
     if texts.model_type == kind:
         return texts
     described = texts.to_dict() | {"model_type": kind}
@@ -138,12 +144,14 @@ def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: 
         texts.return_dict = True  # outputs are read by their names, whatever the file says
         if config._attn_implementation not in (None, *OWN_ATTENTION):
             config._attn_implementation = None  # it names a kernel of another package, which computes the same
+        inner = "" if recipe.weights_of == "encoder" else "model."  # where a class with a head has its encoder
+        places = {LANGUAGE_MODEL: inner, LANGUAGE_MODEL_HEAD: "lm_head."}
         options: dict[str, Any] = {
             "config": config,
             "dtype": placement.dtype,
             "ignore_mismatched_sizes": True,  # refused below, by name
             "output_loading_info": True,
-            "key_mapping": TEXT_SIDE if is_text_side(folder, recipe) else None,
+            "key_mapping": places if is_text_side(folder, recipe) else None,
         }
         model, report = class_of(config, recipe.weights_of).from_pretrained(
             folder, weights_only=True, **options, **where

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModel, AutoModelForImageTextToText, PreTrainedTokenizerFast
 
 from frontend_service.domain.requests import PromptChoice, Truncation
+from frontend_service.tokenizing.pairs import PairTexts
 from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.card import card_of
@@ -23,9 +24,10 @@ from harness.random_models import synthetic
 from harness.random_models.miniature import widen
 from harness.random_models.shapes import DECODER, TINY
 from shared.errors import InvalidInput, ModelRefused, UnsupportedTask
-from shared.jobs import Job
+from shared.jobs import Classify, Job
 from shared.vectors import InputType, TruncationSide
-from support.tiny import CPU, DENSE, dense_rows, encode, listed, run, write_json
+from support.chunks import run_to_end
+from support.tiny import CPU, DENSE, dense_rows, encode, listed, run, scores, write_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LIMIT = 64
@@ -231,12 +233,15 @@ WHOLES: dict[str, dict[str, Any]] = {
 }
 
 
+def whole_config(kind: str) -> dict[str, Any]:
+    """What the config.json of a tiny model of texts and images says."""
+    texts = TINY | DECODER | {"vocab_size": 600, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    return WHOLES[kind] | {"text_config": texts | WHOLES[kind]["text_config"]}
+
+
 def write_whole(folder: Path, kind: str) -> Any:
     """A tiny model of texts and images with random weights; returns it."""
-    described = dict(WHOLES[kind])
-    texts = TINY | DECODER | {"vocab_size": 600, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    described["text_config"] = texts | described["text_config"]
-    whole = AutoModel.from_config(AutoConfig.for_model(kind, **described)).eval()
+    whole = AutoModel.from_config(AutoConfig.for_model(kind, **whole_config(kind))).eval()
     widen(whole, 0.2)
     whole.save_pretrained(folder)
     return whole
@@ -290,4 +295,60 @@ def test_the_text_side_of_a_checkpoint_with_a_head(tokenizer: PreTrainedTokenize
     assert (rows(load(str(tmp_path), CPU), TEXTS, choice) == rows(plain, TEXTS, choice)).all()
     save_file(tensors | {"model.language_model.layers.0.new.weight": torch.ones(3)}, tmp_path / "model.safetensors")
     with pytest.raises(ModelRefused, match=r"takes no .*layers\.0\.new\.weight"):
+        load(str(tmp_path), CPU)
+
+
+PAIRS = (
+    "<bos>{% for message in messages %}{{ {'query': 'q', 'document': 'd'}[message.role] or message.role }}\n"
+    "{{ message.content[0].text }}<|im_end|>\n{% endfor %}<|im_start|>a\n"
+)
+YES, NO = 300, 301
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("kind", ["qwen3_vl", "gemma3"])
+def test_a_reranker_of_images_ranks_texts(
+    kind: str, tied: bool, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    """Its score is what the logits of the whole model say, with and without an instruction."""
+    torch.manual_seed(0)
+    described = whole_config(kind) | {"tie_word_embeddings": tied}
+    whole = AutoModelForImageTextToText.from_config(AutoConfig.for_model(kind, **described)).eval()
+    widen(whole, 0.2)
+    whole.save_pretrained(tmp_path)
+    way = {"method": "forward", "method_output_name": "logits", "format": "structured"}
+    task = {"transformer_task": "any-to-any", "module_output_name": "causal_logits"}
+    write_around(tmp_path, tokenizer, PAIRS)
+    write_json(
+        tmp_path,
+        modules=listed("Transformer", "LogitScore"),
+        sentence_bert_config=task | {"modality_config": {"message": way}},
+        config_sentence_transformers={},
+        **{"1_LogitScore__config": {"true_token_id": YES, "false_token_id": NO}},
+    )
+    model = load(str(tmp_path), CPU)
+    assert f"the text side of {kind} is served" in card_of(model).notice
+    query, documents = "what is a boat?", ["a quiet harbour.", "\n boats "]
+    for instruction in ("", "find boats"):
+        texts = PairTexts(
+            firsts=[query],
+            seconds=documents,
+            matrix=True,
+            entry="documents[{}]",
+            cut=Truncation(truncate=True),
+            prompt=PromptChoice(literal=instruction),
+        )
+        batch = run_to_end(ModelTokenizer(model.tokenizer.content, card_of(model)).pairs(texts))
+        result = run(ModelEngine(model), [Job(id=1, work=Classify(), tokens=batch.tokens)])[0]
+        for document, logit in zip(documents, scores(result)[:, 0], strict=True):
+            turns = [("system", instruction)] * bool(instruction) + [("query", query), ("document", document)]
+            conversation = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in turns]
+            ids = tokenizer.apply_chat_template(
+                conversation, chat_template=PAIRS, return_tensors="pt", return_dict=True
+            ).input_ids
+            with torch.inference_mode():
+                last = whole(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0, -1]
+            assert abs(float(last[YES] - last[NO]) - logit) < 1e-4
+    (tmp_path / "chat_template.jinja").write_text(PAIRS.removeprefix("<bos>"))
+    with pytest.raises(ModelRefused, match="its processor puts special tokens around the template of a pair"):
         load(str(tmp_path), CPU)
