@@ -193,12 +193,11 @@ def _source_in(path: Path, name: str, repository: Path, placement: Placement, op
         recipe = _with_notice(recipe, CODE_NOT_RUN)
     if recipe.message:
         recipe = replace(recipe, message=messages.resolve(recipe.message, reader, folder, recipe.prompts))
-    bare = bool(recipe.message and recipe.message.bare)
     if weights.is_text_side(folder, recipe):
         recipe = _with_notice(recipe, TEXT_SIDE.format(kind=settings["model_type"]))
-    exported = tokenizer.export_bare(reader, recipe.lowercase) if bare else tokenizer.export(reader, recipe.lowercase)
+    exported = tokenizer.export(reader, recipe.lowercase, bare=recipe.bare)
     exported_reader = TokenizerReader(exported)
-    exported_reader.check_equals(reader, recipe.lowercase, bare=bare)
+    exported_reader.check_equals(reader, recipe.lowercase, bare=recipe.bare)
     if recipe.classifier and recipe.classifier.template and exported_reader.added(pair=False):
         messages.check_unframed(reader, folder, recipe.classifier.template)
     recipe = _with_notice(recipe, exported.notice)

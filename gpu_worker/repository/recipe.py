@@ -222,6 +222,11 @@ class Recipe:
     queries: QueriesRecipe | None = None
     message: MessageRecipe | None = None
 
+    @property
+    def bare(self) -> bool:
+        """Whether no special tokens go around what is tokenised: its message has them, if any."""
+        return self.message is not None and self.message.bare
+
     def head_keys(self) -> set[str]:
         """Names of the tensors that heads read from the file of the encoder's own weights."""
         heads = (self.dense, self.multi_vector, self.classifier)

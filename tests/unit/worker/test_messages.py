@@ -20,12 +20,15 @@ from frontend_service.tokenizing.tokenizer import ModelTokenizer
 from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.model.card import card_of
 from gpu_worker.model.loading import Model, load
+from gpu_worker.model.source import LoadOptions
+from gpu_worker.repository.adapters import NamedAdapter
 from harness.random_models import synthetic
 from harness.random_models.miniature import widen
 from harness.random_models.shapes import DECODER, TINY
 from shared.errors import InvalidInput, ModelRefused, UnsupportedTask
 from shared.jobs import Classify, Job
 from shared.vectors import InputType, TruncationSide
+from support.adapted import write_adapter
 from support.chunks import run_to_end
 from support.tiny import CPU, DENSE, dense_rows, encode, listed, run, scores, write_json
 
@@ -182,6 +185,20 @@ def test_a_limit_that_leaves_no_room_for_the_text(tokenizer: PreTrainedTokenizer
         InvalidInput, match=r"texts\[0\]: the chat message has \d+ tokens around a text, the limit is 9"
     ):
         reader.texts(["a b c"], "", Truncation(truncate=True, max_tokens=9), "texts[{}]")
+
+
+def test_an_adapter_beside_a_model_of_messages(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    """Its texts are messages too, with prompts of its own; it needs the template of its base."""
+    base = write(tmp_path / "base", tokenizer)
+    folder = write_adapter(tmp_path / "adapter", base, target_modules=["q_proj"])
+    write_around(folder, tokenizer, CHATML, prompts={"query": "Other: "})
+    options = LoadOptions(adapters=[NamedAdapter(name="adapter", folder=str(folder))])
+    adapter = load(str(base), CPU, options).adapters[0]
+    assert card_of(adapter).prompted_message_template == card_of(load(str(base), CPU)).prompted_message_template
+    assert adapter.recipe.prompts == {"query": "Other: "}
+    (folder / "chat_template.jinja").write_text(CHATML.replace("Represent it.", "Represent that."))
+    with pytest.raises(ModelRefused, match="its chat template is another one than the base's"):
+        load(str(base), CPU, options)
 
 
 @pytest.mark.parametrize(
