@@ -264,6 +264,19 @@ def write_whole(folder: Path, kind: str) -> Any:
     return whole
 
 
+def message_ids(tokenizer: Any, template: str, turns: list[tuple[str, str]]) -> torch.Tensor:
+    """Ids [1, L] of messages of some roles, without an empty one of the system, as a processor of transformers makes
+    them."""
+    messages = [
+        {"role": role, "content": [{"type": "text", "text": content}]}
+        for role, content in turns
+        if content or role != "system"
+    ]
+    read = tokenizer.apply_chat_template(messages, chat_template=template, tokenize=False)
+    ids: torch.Tensor = tokenizer(read, add_special_tokens=not read.startswith("<bos>"), return_tensors="pt").input_ids
+    return ids
+
+
 @pytest.mark.parametrize("kind", WHOLES)
 def test_the_text_side_computes_what_the_whole_model_does(
     kind: str, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
@@ -284,10 +297,7 @@ def test_the_text_side_computes_what_the_whole_model_does(
     ):
         expected = []
         for text in texts:
-            turns = [("system", PROMPTS[prompt])] * bool(PROMPTS[prompt]) + [("user", text)]
-            messages = [{"role": role, "content": [{"type": "text", "text": content}]} for role, content in turns]
-            read = tokenizer.apply_chat_template(messages, chat_template=template, tokenize=False)
-            ids = tokenizer(read, add_special_tokens=not read.startswith("<bos>"), return_tensors="pt").input_ids
+            ids = message_ids(tokenizer, template, [("system", PROMPTS[prompt]), ("user", text)])
             with torch.inference_mode():
                 expected.append(whole(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0, -1])
         unit = torch.nn.functional.normalize(torch.stack(expected)).numpy()
@@ -358,11 +368,8 @@ def test_a_reranker_of_images_ranks_texts(
         batch = run_to_end(ModelTokenizer(model.tokenizer.content, card_of(model)).pairs(texts))
         result = run(ModelEngine(model), [Job(id=1, work=Classify(), tokens=batch.tokens)])[0]
         for document, logit in zip(documents, scores(result)[:, 0], strict=True):
-            turns = [("system", instruction)] * bool(instruction) + [("query", query), ("document", document)]
-            conversation = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in turns]
-            ids = tokenizer.apply_chat_template(
-                conversation, chat_template=PAIRS, return_tensors="pt", return_dict=True
-            ).input_ids
+            turns = [("system", instruction), ("query", query), ("document", document)]
+            ids = message_ids(tokenizer, PAIRS, turns)
             with torch.inference_mode():
                 last = whole(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0, -1]
             assert abs(float(last[YES] - last[NO]) - logit) < 1e-4
