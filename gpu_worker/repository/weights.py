@@ -52,6 +52,7 @@ ENCODERS = {
 TEXT_SIDES = {
     "embedding_gemma2": "embedding_gemma2_text",
     "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
     "qwen2_5_vl": "qwen2_5_vl_text",
     "qwen2_vl": "qwen2_vl_text",
     "qwen3_vl": "qwen3",

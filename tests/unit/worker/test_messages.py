@@ -241,6 +241,13 @@ WHOLES: dict[str, dict[str, Any]] = {
         | {"image_size": 16, "patch_size": 4},
         "mm_tokens_per_image": 4,
     },
+    "gemma4": {
+        "text_config": {"head_dim": 16, "global_head_dim": 32, "hidden_size_per_layer_input": 16, "sliding_window": 24}
+        | {"vocab_size_per_layer_input": 600, "num_kv_shared_layers": 0},
+        "vision_config": {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "patch_size": 4}
+        | {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8},
+        "audio_config": None,
+    },
     "embedding_gemma2": {
         "text_config": {"head_dim": 16, "global_head_dim": 32, "hidden_size_per_layer_input": 16, "sliding_window": 24}
         | {"embedding_dim": 64},
