@@ -12,7 +12,7 @@ from itertools import takewhile
 from tokenizers import Encoding
 
 from frontend_service.tokenizing.tokens import shortened
-from shared.card import PLACE, ModelCard
+from shared.card import ModelCard, message_of
 from shared.errors import InvalidInput, UnsupportedTask
 from shared.vectors import TruncationSide
 
@@ -38,13 +38,10 @@ class MessageWriter:
 
     def message(self, text: str, prompt: str) -> str:
         """Writes a text with its prompt. Raises UnsupportedTask where the model takes none."""
-        template, texts = self._card.message_template, {"text": text, "stripped_text": text.strip()}
-        if prompt:
-            template = self._card.prompted_message_template
-            texts |= {"prompt": prompt, "stripped_prompt": prompt.strip()}
+        template = self._card.prompted_message_template if prompt else self._card.message_template
         if not template:
             raise UnsupportedTask("the model's chat template has no place for a prompt", field="prompt")
-        return PLACE.sub(lambda place: texts.get(place[1], place[0]), template)
+        return message_of(template, text, prompt)
 
     def check_room(self, limit: int, prompt: str, field: str) -> None:
         """Raises InvalidInput where a message that is cut to `limit` tokens would keep nothing of its text."""

@@ -179,7 +179,10 @@ def test_a_template_without_a_place_for_prompts(tokenizer: PreTrainedTokenizerFa
 
 
 def test_a_limit_that_leaves_no_room_for_the_text(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
-    model = load(str(write(tmp_path, tokenizer)), CPU)
+    """Of a request, and of the files: there a prompt may be too long."""
+    with pytest.raises(ModelRefused, match=r"its message with the prompt 'long' and a word take \d+ tokens, .* 64"):
+        load(str(write(tmp_path / "refused", tokenizer, prompts={"long": "w " * 60})), CPU)
+    model = load(str(write(tmp_path / "served", tokenizer)), CPU)
     reader = ModelTokenizer(model.tokenizer.content, card_of(model))
     with pytest.raises(
         InvalidInput, match=r"texts\[0\]: the chat message has \d+ tokens around a text, the limit is 9"
