@@ -129,8 +129,8 @@ class ModelCard:
     pools_spans: bool = False
     listwise: Listwise | None = None
     bitwise_invariant: bool = False
-    message_template: str = ""
-    prompted_message_template: str = ""
+    message_templates: dict[str, str] = field(default_factory=dict)
+    prompted_message_templates: dict[str, str] = field(default_factory=dict)
 
     @property
     def dense_width(self) -> int:

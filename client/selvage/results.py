@@ -226,5 +226,5 @@ class ModelCard:
     listwise: Listwise | None
     special_ids: tuple[int, ...]
     bitwise_invariant: bool
-    message_template: str
-    prompted_message_template: str
+    message_templates: Mapping[str, str]
+    prompted_message_templates: Mapping[str, str]

@@ -14,8 +14,10 @@ from tokenizers import Encoding
 from frontend_service.tokenizing.tokens import shortened
 from shared.card import ModelCard, message_of
 from shared.errors import InvalidInput, UnsupportedTask
-from shared.vectors import TruncationSide
+from shared.vectors import InputType, TruncationSide
 
+TASKS = {InputType.UNSPECIFIED: "", InputType.QUERY: "query", InputType.DOCUMENT: "document"}
+"""Keys of a card's templates by kind of text."""
 FILLERS = ("0", "1 2 3 4")
 """Texts whose messages have only the template's tokens in common at both ends."""
 
@@ -36,16 +38,16 @@ class MessageWriter:
         self._card, self._read = card, read
         self._frame = lru_cache(maxsize=16)(self._measured)
 
-    def message(self, text: str, prompt: str) -> str:
+    def message(self, text: str, prompt: str, input_type: InputType) -> str:
         """Writes a text with its prompt. Raises UnsupportedTask where the model takes none."""
-        template = self._card.prompted_message_template if prompt else self._card.message_template
-        if not template:
+        templates = self._card.prompted_message_templates if prompt else self._card.message_templates
+        if not templates:
             raise UnsupportedTask("the model's chat template has no place for a prompt", field="prompt")
-        return message_of(template, text, prompt)
+        return message_of(templates.get(TASKS[input_type], templates[""]), text, prompt)
 
-    def check_room(self, limit: int, prompt: str, field: str) -> None:
+    def check_room(self, limit: int, prompt: str, input_type: InputType, field: str) -> None:
         """Raises InvalidInput where a message that is cut to `limit` tokens would keep nothing of its text."""
-        frame = self._frame(prompt)
+        frame = self._frame(prompt, input_type)
         around = frame.leading + len(frame.ending)
         if around >= limit:
             raise InvalidInput(
@@ -54,9 +56,9 @@ class MessageWriter:
                 field=field,
             )
 
-    def ended(self, cut: Encoding, whole: Encoding, prompt: str) -> Encoding:
+    def ended(self, cut: Encoding, whole: Encoding, prompt: str, input_type: InputType) -> Encoding:
         """Returns a message at the limit with the template's tokens at its end. `whole`: the message uncut."""
-        ending = self._frame(prompt).ending
+        ending = self._frame(prompt, input_type).ending
         length = min(len(ending), len(cut))
         if not length:
             return cut
@@ -65,8 +67,8 @@ class MessageWriter:
             last = shortened(ending, length, TruncationSide.LEFT)
         return Encoding.merge([shortened(cut, len(cut) - length, TruncationSide.RIGHT), last], growing_offsets=False)
 
-    def _measured(self, prompt: str) -> Frame:
-        first, second = (self._read(self.message(filler, prompt)) for filler in FILLERS)
+    def _measured(self, prompt: str, input_type: InputType) -> Frame:
+        first, second = (self._read(self.message(filler, prompt, input_type)) for filler in FILLERS)
         leading, behind = _in_common(first.ids, second.ids), _in_common(first.ids[::-1], second.ids[::-1])
         return Frame(leading=leading, ending=shortened(first, behind, TruncationSide.LEFT))
 

@@ -115,7 +115,7 @@ class ModelTokenizer:
         self._limits = TokenLimits(card, self._added)
         self._pairs = PairTokenizer(self._reader, self._framing, card, self._untrained)
         self._prompt_length = lru_cache(maxsize=16)(self._measure_prompt)
-        self._messages = MessageWriter(card, self._encode) if card.message_template else None
+        self._messages = MessageWriter(card, self._encode) if card.message_templates else None
         special = SpecialTokens(leading=self._leading, added=self._added)
         self.documents = DocumentTokenizer(
             self._reader, self._framing, special, self._limits, self._untrained, self._left_out
@@ -219,7 +219,7 @@ class ModelTokenizer:
         limit, side = self._limits.resolve(cut, input_type), cut.side or self._card.truncation_side
         left_out, expands, messages = self._left_out(prompt), input_type is InputType.QUERY, self._messages
         if messages:
-            read: Sequence[str] = [messages.message(text, prompt) for text in texts]
+            read: Sequence[str] = [messages.message(text, prompt, input_type) for text in texts]
         else:
             read = [prompt + text for text in texts] if prompt else texts
         numbers = range(len(texts)) if numbers is None else numbers
@@ -229,7 +229,7 @@ class ModelTokenizer:
             if truncated:
                 prompt_length = self._check_cut(length, limit, cut, side, left_out, entry.format(number))
                 if messages:
-                    messages.check_room(limit, prompt, entry.format(number))
+                    messages.check_room(limit, prompt, input_type, entry.format(number))
                 encoding = shortened(encoding, limit - self._added, side)
             elif not length:
                 raise _without_tokens(entry.format(number))
@@ -237,7 +237,7 @@ class ModelTokenizer:
             # test_cut_texts_equal_the_tokenizers_own (test_tokenization.py) holds this to the library's truncation.
             encoding = self._framing.post_process(encoding)
             if messages and length >= limit:
-                encoding = messages.ended(encoding, self._framing.post_process(whole), prompt)
+                encoding = messages.ended(encoding, self._framing.post_process(whole), prompt, input_type)
             yield TokenizedText(
                 encoding=encoding,
                 read=text,

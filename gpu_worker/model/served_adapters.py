@@ -86,7 +86,7 @@ def _check_message(base: MessageRecipe | None, recipe: Recipe, reader: Any, fold
     """Raises ModelRefused where an adapter's chat template puts texts or prompts elsewhere than the base's."""
     if base and recipe.message:
         message = messages.resolve(recipe.message, reader, folder, recipe.prompts)
-        if (message.template, message.prompted_template) != (base.template, base.prompted_template):
+        if (message.templates, message.prompted_templates) != (base.templates, base.prompted_templates):
             raise ModelRefused(f"{folder}: its chat template is another one than the base's: serve it alone (--model)")
 
 

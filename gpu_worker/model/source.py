@@ -192,6 +192,7 @@ def _source_in(path: Path, name: str, repository: Path, placement: Placement, op
     if settings.get("auto_map") and not trust_remote_code:
         recipe = _with_notice(recipe, CODE_NOT_RUN)
     if recipe.message:
+        messages.check_late(recipe.message, recipe.late_interaction)
         recipe = replace(recipe, message=messages.resolve(recipe.message, reader, folder, recipe.prompts))
     if weights.is_text_side(folder, recipe):
         recipe = _with_notice(recipe, TEXT_SIDE.format(kind=settings["model_type"]))

@@ -106,7 +106,7 @@ def check(recipe: Recipe, reader: TokenizerReader, limits: LengthLimits, late: L
         needed = sum(len(reader.ids(MARKS.sub(WORD, piece))) for piece in text.split(SPLIT))
         _check_fits(needed, f"{part} and a word of each text", limits.usual, _reason(limits))
     if recipe.message:
-        _check_messages(recipe.message, recipe.prompts, reader, limits)
+        _check_messages(recipe.message, recipe.prompts, reader, limits, late)
     if written or recipe.message:
         return
     pairs = classifier is not None and classifier.kind != "tokens"
@@ -122,15 +122,20 @@ def check(recipe: Recipe, reader: TokenizerReader, limits: LengthLimits, late: L
 
 
 def _check_messages(
-    message: MessageRecipe, prompts: dict[str, str], reader: TokenizerReader, limits: LengthLimits
+    message: MessageRecipe,
+    prompts: dict[str, str],
+    reader: TokenizerReader,
+    limits: LengthLimits,
+    late: LateInteraction | None,
 ) -> None:
     """Checks the messages of a text without a prompt and with each of the model's. Raises ModelRefused."""
-    texts = {"its message": message_of(message.template, WORD)}
+    sides = {"query": late.query_length, "document": late.document_length} if late else {}
+    texts = [("its message", task, message_of(template, WORD)) for task, template in message.templates.items()]
     for name, prompt in prompts.items():
-        if prompt:
-            texts[f"its message with the prompt {name!r}"] = message_of(message.prompted_template, WORD, prompt)
-    for part, text in texts.items():
-        _check_fits(len(reader.framed(text)), f"{part} and a word", limits.usual, _reason(limits))
+        for task, template in message.prompted_templates.items() if prompt else ():
+            texts.append((f"its message with the prompt {name!r}", task, message_of(template, WORD, prompt)))
+    for part, task, text in texts:
+        _check_fits(len(reader.framed(text)), f"{part} and a word", sides.get(task, limits.usual), _reason(limits))
 
 
 def _expansion_id(expansion: Expansion, tokenizer: TokenizerFile, limits: LengthLimits) -> int:

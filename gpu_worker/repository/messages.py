@@ -6,15 +6,18 @@ it. The frontend puts texts into what was rendered, and needs no template langua
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gpu_worker.repository.files import first_line, read_object
-from gpu_worker.repository.recipe import MessageRecipe
+from gpu_worker.repository.recipe import LateInteractionRecipe, MessageRecipe
 from gpu_worker.repository.rerankers import PROBES
 from gpu_worker.repository.weights import TEXT_SIDES
 from shared.errors import ModelRefused
 
+TASKS = ("", "query", "document")
+"""Tasks of a text, which a template may ask for: none, and those of encode_query and encode_document."""
 FORMS: tuple[tuple[str, Callable[[str], str]], ...] = (("{%s}", str), ("{stripped_%s}", str.strip))
 """What a template may do to a text: put it in as it is, or without the white space at its ends."""
 PROCESSORS = ("processor_config.json", "preprocessor_config.json")
@@ -28,43 +31,58 @@ def resolve(recipe: MessageRecipe, tokenizer: Any, folder: Path, prompts: Mappin
     processor = _has_processor(folder)
     template = _template_of_processor(folder) if processor else None
 
-    def render(text: str, prompt: str = "", **options: str) -> str:
+    def render(task: str, text: str, prompt: str = "") -> str:
         turns = (("system", prompt), ("user", text)) if prompt else (("user", text),)
         messages = [
             {"role": role, "content": [{"type": "text", "text": content}] if recipe.structured else content}
             for role, content in turns
         ]
+        options = ({"task": task} if task else {}) | recipe.options
         try:
-            return str(
-                tokenizer.apply_chat_template(
-                    messages, tokenize=False, chat_template=template, **{**options, **recipe.options}
-                )
-            )
+            return str(tokenizer.apply_chat_template(messages, tokenize=False, chat_template=template, **options))
         except Exception as error:  # the template is a program, and may refuse a role
             raise ModelRefused(
                 f"{recipe.source}: modality_config: message: the chat template cannot be rendered: {first_line(error)}"
             ) from error
 
-    if any(render("a", task=task) != render("a") for task in ("query", "document")):
-        raise ModelRefused(
-            f"{recipe.source}: modality_config: message: the chat template asks for the task of a text, which is not "
-            "supported"
-        )
-    plain, prompted = _with_place(render, "text", PROBES, recipe.source), ""
+    plain = {task: _with_place(partial(render, task), "text", PROBES, recipe.source) for task in TASKS}
     try:
-        form = _with_place(lambda prompt: render("{text}", prompt), "prompt", PROBES[1:], recipe.source)
-        prompted = _with_place(lambda text: render(text, "{prompt}"), "text", PROBES, recipe.source)
-        if "{prompt}" not in form:
-            prompted = prompted.replace("{prompt}", "{stripped_prompt}")
+        prompted = {task: _prompted(partial(render, task), recipe.source) for task in TASKS}
     except ModelRefused:
         if any(prompts.values()):
             raise
+        prompted = {}
     return replace(
         recipe,
-        template=plain,
-        prompted_template=prompted,
-        bare=not processor or _begins_itself(tokenizer, [plain, *filter(None, [prompted])], recipe.source),
+        templates=_by_task(plain),
+        prompted_templates=_by_task(prompted),
+        bare=not processor or _begins_itself(tokenizer, [*plain.values(), *prompted.values()], recipe.source),
     )
+
+
+def check_late(recipe: MessageRecipe, late: LateInteractionRecipe | None) -> None:
+    """Raises ModelRefused where queries of late interaction would be filled up, or begin with a marker.
+
+    sentence-transformers fails on the first; a marker has its place before a text, and not in a message.
+    """
+    if late and (late.expansion or any(late.markers.values())):
+        what = "query_expansion" if late.expansion else "a marker (query_prefix, document_prefix)"
+        raise ModelRefused(
+            f"{recipe.source}: modality_config: message with {what} is not supported: a chat template has what is "
+            "added to a query"
+        )
+
+
+def _prompted(render: Callable[[str, str], str], source: str) -> str:
+    """Renders a template with places for a text and its prompt. Raises ModelRefused."""
+    form = _with_place(lambda prompt: render("{text}", prompt), "prompt", PROBES[1:], source)
+    template = _with_place(lambda text: render(text, "{prompt}"), "text", PROBES, source)
+    return template if "{prompt}" in form else template.replace("{prompt}", "{stripped_prompt}")
+
+
+def _by_task(templates: dict[str, str]) -> dict[str, str]:
+    """Leaves out the templates of tasks that are the same as that of any text."""
+    return {task: template for task, template in templates.items() if not task or template != templates[""]}
 
 
 def _with_place(render: Callable[[str], str], name: str, probes: tuple[str, ...], source: str) -> str:

@@ -175,16 +175,17 @@ class ClassifierRecipe:
 class MessageRecipe:
     """How a model of vectors reads texts as chat messages: a text is the user's, its prompt the system's.
 
-    The chat template gets `structured` contents and `options`. `template` is what it makes of a text,
-    `prompted_template` of a text with a prompt, "" where it has no place for one; both are empty before the tokenizer
-    is known. `bare`: the tokenizer puts no special tokens around a message. `source` names the file for refusals.
+    The chat template gets `structured` contents and `options`. `templates` are what it makes of a text, by "" for any,
+    and by "query" and "document" where it makes something else of these; `prompted_templates` are those for a text with
+    a prompt, none where it has no place for one. Both are empty before the tokenizer is known. `bare`: the tokenizer
+    puts no special tokens around a message. `source` names the file for refusals.
     """
 
     structured: bool
     options: dict[str, Any]
     source: str = field(compare=False)
-    template: str = field(default="", compare=False)
-    prompted_template: str = field(default="", compare=False)
+    templates: dict[str, str] = field(default_factory=dict, compare=False)
+    prompted_templates: dict[str, str] = field(default_factory=dict, compare=False)
     bare: bool = field(default=True, compare=False)
 
 

@@ -124,19 +124,16 @@ def _recipe(path: Path, modules: Sequence[Module], described: dict[str, Any]) ->
 
 
 def _message(reading: ModuleReading) -> MessageRecipe | None:
-    """How texts of a model of vectors become chat messages. Raises ModelRefused where pairs or late interaction would.
+    """How texts of a model of vectors become chat messages. Raises ModelRefused for messages of pairs and of PyLate.
 
     As in sentence-transformers, pooling does not leave out the prompt of a message.
     """
     texts = reading.texts
     if not texts.chat or reading.weights_of in ("causal-lm", "sequence-classification"):
         return None
-    if reading.late or reading.layers[SCORES]:
-        what = "late interaction" if reading.late else "a classifier over pooled rows"
-        raise ModelRefused(
-            f"{texts.named}: modality_config: message with {what} is not supported: only vectors of texts, "
-            "rerankers whose template has query and document, and classes with a head of scores may have messages"
-        )
+    if reading.late not in (None, LateInteractionFormat.NATIVE) or reading.layers[SCORES]:
+        what = "PyLate's files" if reading.late else "a classifier over pooled rows"
+        raise ModelRefused(f"{texts.named}: modality_config: message with {what} is not supported")
     if reading.pooling is not None:
         reading.pooling = replace(reading.pooling, include_prompt=True)
     return MessageRecipe(structured=texts.structured, options=texts.chat_options, source=texts.named)

@@ -234,8 +234,8 @@ def test_the_card_survives() -> None:
         whole_texts="w",
         limited_by="--cache-megabytes",
         bitwise_invariant=True,
-        message_template="m {text}",
-        prompted_message_template="p {prompt} {text}",
+        message_templates={"": "m {text}"},
+        prompted_message_templates={"": "p {prompt} {text}"},
         truncation_side=TruncationSide.LEFT,
         query_route=QueryRoute(
             default_input_type=InputType.DOCUMENT,

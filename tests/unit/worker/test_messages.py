@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, AutoModel, AutoModelForImageTextToText, PreTrainedTokenizerFast
 
@@ -30,7 +31,7 @@ from shared.jobs import Classify, Job
 from shared.vectors import InputType, TruncationSide
 from support.adapted import write_adapter
 from support.chunks import run_to_end
-from support.tiny import CPU, DENSE, dense_rows, encode, listed, run, scores, write_json
+from support.tiny import CPU, DENSE, MULTI, dense_rows, encode, listed, run, scores, token_rows, write_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LIMIT = 64
@@ -106,10 +107,11 @@ def write_around(
     )
 
 
-def rows(model: Model, texts: list[str], prompt: PromptChoice, side: TruncationSide | None = None) -> np.ndarray:
+def rows(model: Model, texts: list[str], prompt: PromptChoice) -> np.ndarray:
     """Rows of texts as a frontend and a worker make them."""
     reader = ModelTokenizer(model.tokenizer.content, card_of(model))
-    batch = reader.texts(texts, reader.prompt(prompt), Truncation(truncate=True, side=side), "texts[{}]")
+    cut = Truncation(truncate=True)
+    batch = reader.texts(texts, reader.prompt(prompt), cut, "texts[{}]", prompt.input_type)
     return dense_rows(run(ModelEngine(model), [Job(id=1, work=encode(DENSE), tokens=batch.tokens)])[0])
 
 
@@ -132,7 +134,7 @@ def test_rows_are_sentence_transformers(
 
     folder = write(tmp_path, tokenizer, TEMPLATES[name], structured=structured, pooling=pooling)
     model, reference = load(str(folder), CPU), SentenceTransformer(str(folder), device="cpu")
-    assert card_of(model).message_template == FRAMES[name]
+    assert card_of(model).message_templates == {"": FRAMES[name]}
     assert card_of(model).include_prompt
     for choice, options in choices():
         expected = reference.encode(TEXTS, **options)
@@ -164,9 +166,9 @@ def test_options_of_the_template_count(tokenizer: PreTrainedTokenizerFast, tmp_p
     options = {"chat_template": {"add_generation_prompt": True}}
     folder = write(tmp_path, tokenizer, processing_kwargs=options)
     card = card_of(load(str(folder), CPU))
-    assert card.message_template == FRAMES["chatml"] + "<|im_start|>assistant\n"
+    assert card.message_templates == {"": FRAMES["chatml"] + "<|im_start|>assistant\n"}
     prompted = "<|im_start|>system\n{prompt}<|im_end|>\n<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
-    assert card.prompted_message_template == prompted
+    assert card.prompted_message_templates == {"": prompted}
 
 
 def test_a_template_without_a_place_for_prompts(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
@@ -190,6 +192,70 @@ def test_a_limit_that_leaves_no_room_for_the_text(tokenizer: PreTrainedTokenizer
         reader.texts(["a b c"], "", Truncation(truncate=True, max_tokens=9), "texts[{}]")
 
 
+AUGMENTED = CHATML + "{% if task == 'query' %}{{ '<pad>' * 5 }}{% elif task %}{{ 'd' }}{% endif %}"
+
+
+def test_a_template_may_ask_for_the_task(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    """Queries and documents of dense vectors have a template each, and texts that are neither a third."""
+    from sentence_transformers import SentenceTransformer  # seconds to import, and few ask
+
+    folder = write(tmp_path, tokenizer, AUGMENTED)
+    model, reference = load(str(folder), CPU), SentenceTransformer(str(folder), device="cpu")
+    assert card_of(model).message_templates["query"] == FRAMES["chatml"] + "<pad>" * 5
+    ways = {"UNSPECIFIED": reference.encode, "QUERY": reference.encode_query, "DOCUMENT": reference.encode_document}
+    for side, encoded in ways.items():
+        choice = PromptChoice(input_type=InputType[side])
+        assert np.abs(rows(model, TEXTS, choice) - encoded(TEXTS)).max() < 2e-5, side
+
+
+def write_late(folder: Path, tokenizer: PreTrainedTokenizerFast, **settings: Any) -> Path:
+    """A model of late interaction with such a template, as sentence-transformers saves it."""
+    write(folder, tokenizer, AUGMENTED, **settings)
+    late, dense = "sentence_transformers.multi_vector_encoder.modules", "sentence_transformers.base.modules.dense.Dense"
+    kinds = [dense, f"{late}.multi_vector_mask.MultiVectorMask", "sentence_transformers.models.Normalize"]
+    modules = listed("Transformer") + [
+        {"idx": n, "name": str(n), "path": f"{n}_{kind.rpartition('.')[2]}", "type": kind}
+        for n, kind in enumerate(kinds, 1)
+    ]
+    rows = {"in_features": 64, "out_features": 16, "bias": False, "activation_function": "torch.nn.Identity"}
+    write_json(
+        folder,
+        modules=modules,
+        config_sentence_transformers={
+            "model_type": "MultiVectorEncoder",
+            "prompts": {"query": "find ", "document": ""},
+        },
+        **{
+            "1_Dense__config": rows
+            | {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"},
+            "2_MultiVectorMask__config": {"skiplist_words": ["."]},
+            "3_Normalize__config": {"module_input_name": "token_embeddings"},
+        },
+    )
+    weight = torch.randn(16, 64, generator=torch.Generator().manual_seed(1))
+    save_file({"linear.weight": weight}, folder / "1_Dense" / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def test_late_interaction_over_messages(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    """Every token of a message has a vector, and each side its own limit; query expansion is refused."""
+    from sentence_transformers import MultiVectorEncoder  # seconds to import, and few ask
+
+    folder = write_late(tmp_path / "served", tokenizer, query_length=40, document_length=48)
+    model, reference = load(str(folder), CPU), MultiVectorEncoder(str(folder), device="cpu")
+    reader = ModelTokenizer(model.tokenizer.content, card_of(model))
+    for side, encoded in ((InputType.QUERY, reference.encode_query), (InputType.DOCUMENT, reference.encode_document)):
+        prompt = reader.prompt(PromptChoice(input_type=side))
+        batch = reader.texts(TEXTS, prompt, Truncation(truncate=True), "texts[{}]", side)
+        work = encode(MULTI, input_type=side)
+        result = token_rows(run(ModelEngine(model), [Job(id=1, work=work, tokens=batch.tokens)])[0])
+        for mine, theirs in zip(result, encoded(TEXTS), strict=True):
+            assert np.abs(mine - np.asarray(theirs)).max() < 2e-5
+    expansion = {"strategy": "fixed", "length": 32, "attend": False, "token": None}
+    with pytest.raises(ModelRefused, match="message with query_expansion is not supported"):
+        load(str(write_late(tmp_path / "refused", tokenizer, query_expansion=expansion)), CPU)
+
+
 def test_an_adapter_beside_a_model_of_messages(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
     """Its texts are messages too, with prompts of its own; it needs the template of its base."""
     base = write(tmp_path / "base", tokenizer)
@@ -197,7 +263,7 @@ def test_an_adapter_beside_a_model_of_messages(tokenizer: PreTrainedTokenizerFas
     write_around(folder, tokenizer, CHATML, prompts={"query": "Other: "})
     options = LoadOptions(adapters=[NamedAdapter(name="adapter", folder=str(folder))])
     adapter = load(str(base), CPU, options).adapters[0]
-    assert card_of(adapter).prompted_message_template == card_of(load(str(base), CPU)).prompted_message_template
+    assert card_of(adapter).prompted_message_templates == card_of(load(str(base), CPU)).prompted_message_templates
     assert adapter.recipe.prompts == {"query": "Other: "}
     (folder / "chat_template.jinja").write_text(CHATML.replace("Represent it.", "Represent that."))
     with pytest.raises(ModelRefused, match="its chat template is another one than the base's"):
@@ -211,7 +277,6 @@ def test_an_adapter_beside_a_model_of_messages(tokenizer: PreTrainedTokenizerFas
         ("{{ messages[-1].content | replace('A', 'b') }}", "changes the text"),
         ("{{ messages[-1].content }}{{ messages[-1].content }}", "has the text 2 times"),
         ("{{ 'short' if messages[-1].content | length < 9 }}{{ messages[-1].content }}", "depends on its content"),
-        ("{{ messages[-1].content }}{{ '<q>' if task == 'query' }}", "asks for the task of a text"),
         ("{{ raise_exception('no') }}", "cannot be rendered: no"),
     ],
 )
@@ -316,8 +381,6 @@ def test_the_text_side_computes_what_the_whole_model_does(
 
 def test_the_text_side_of_a_checkpoint_with_a_head(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
     """The tensors of such a checkpoint lie below `model.`; one of the text side without a place is refused by name."""
-    from safetensors.torch import load_file, save_file
-
     torch.manual_seed(0)
     write_whole(tmp_path, "qwen3_vl")
     write_around(tmp_path, tokenizer, CHATML, structured=True)
