@@ -379,6 +379,18 @@ def test_the_text_side_computes_what_the_whole_model_does(
         assert np.abs(rows(model, texts, choice) - unit).max() < 2e-5
 
 
+def test_a_template_in_the_file_of_the_processor(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    """The tokenizer does not read it. It may begin with the first token of a text always or never."""
+    write_whole(tmp_path, "qwen3_vl")
+    write_around(tmp_path, tokenizer, CHATML, structured=True)
+    (tmp_path / "chat_template.jinja").unlink()
+    write_json(tmp_path, chat_template={"chat_template": GEMMA})
+    assert card_of(load(str(tmp_path), CPU)).message_templates == {"": FRAMES["gemma"]}
+    write_json(tmp_path, chat_template={"chat_template": "{{ bos_token if messages[1] }}" + CHATML})
+    with pytest.raises(ModelRefused, match="begins with <bos> only with a prompt"):
+        load(str(tmp_path), CPU)
+
+
 def test_the_text_side_of_a_checkpoint_with_a_head(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
     """The tensors of such a checkpoint lie below `model.`; one of the text side without a place is refused by name."""
     torch.manual_seed(0)
