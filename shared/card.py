@@ -53,9 +53,17 @@ class QueryRoute:
 
 
 PLACE = re.compile(r"\{(\w+)\}")
-"""A place in a text of `Listwise` or in the template of a pair, with its name."""
+"""A place in a text of `Listwise` or in the template of a pair or a message, with its name."""
 SPLIT = "{split}"
 """Where the template of a pair is cut for the tokenizer, so that no token spans the place."""
+
+
+def message_of(template: str, text: str, prompt: str = "") -> str:
+    """Writes a text, and its prompt if it has one, into a template of messages; braces inside of them mean nothing."""
+    texts = {"text": text, "stripped_text": text.strip()}
+    if prompt:
+        texts |= {"prompt": prompt, "stripped_prompt": prompt.strip()}
+    return PLACE.sub(lambda place: texts.get(place[1], place[0]), template)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +140,8 @@ class ModelCard:
     bitwise_invariant: bool = False
     token_pooling: TokenPooling | None = None
     task_models: dict[str, str] = field(default_factory=dict)
+    message_templates: dict[str, str] = field(default_factory=dict)
+    prompted_message_templates: dict[str, str] = field(default_factory=dict)
 
     @property
     def dense_width(self) -> int:

@@ -238,3 +238,5 @@ class ModelCard:
     bitwise_invariant: bool
     token_pooling: TokenPooling | None
     task_models: Mapping[str, str]
+    message_templates: Mapping[str, str]
+    prompted_message_templates: Mapping[str, str]

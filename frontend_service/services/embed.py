@@ -95,6 +95,10 @@ def _check_span_pooling(field: str, outputs: Sequence[OutputKind], card: ModelCa
     if certain:
         why = f"the model's pooling is {' and '.join(certain)}, which takes one certain token of a whole text"
         raise UnsupportedTask(f"{field} needs a pooling of any tokens; {why}", field=field)
+    if card.message_templates:
+        raise UnsupportedTask(
+            f"{field}: the model reads texts as chat messages, which have one vector each", field=field
+        )
     if not card.pools_spans:
         raise UnsupportedTask(f"{field} needs a pooling of any tokens, which this model has not", field=field)
 

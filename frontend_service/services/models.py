@@ -18,10 +18,9 @@ ID_LETTERS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownTexts:
-    """Texts as the model `model` sees them, each after the `prompt`."""
+    """Texts as the model `model` sees them."""
 
     model: str
-    prompt: str
     texts: list[TokenizedText]
 
     @property
@@ -62,7 +61,7 @@ class ModelService:
         tokenizer, prompt, cut, letters = pipeline.text_options(model, request.texts, TEXT, request.prompt, request.cut)
         chunks = tokenizer.shown_chunks(request.texts, prompt, cut, TEXT, request.prompt.input_type)
         texts = await pipeline.in_chunks(self._within_reply(chunks), letters)
-        shown = ShownTexts(model=model.card.id, prompt=prompt, texts=texts)
+        shown = ShownTexts(model=model.card.id, texts=texts)
         pipeline.reserve_bytes(shown.size)
         return shown
 

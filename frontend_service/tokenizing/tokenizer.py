@@ -14,6 +14,7 @@ from tokenizers import Encoding, Tokenizer
 
 from frontend_service.domain.requests import PromptChoice, Truncation
 from frontend_service.tokenizing.listwise import Blocks, ListwiseTexts, ListwiseTokenizer
+from frontend_service.tokenizing.messages import MessageWriter
 from frontend_service.tokenizing.pairs import PairTexts, PairTokenizer
 from frontend_service.tokenizing.spans import DocumentTokenizer, SpecialTokens
 from frontend_service.tokenizing.tokens import (
@@ -59,18 +60,19 @@ CHUNK_IDS = 8192
 class TokenizedText:
     """One text as the model sees it.
 
-    `prompt_length`: tokens at its start that pooling leaves out. `expansion`: tokens at its end that were added to a
-    query.
+    `read` is what was tokenised: the text behind its prompt, or in a chat message. `prompt_length`: tokens at its start
+    that pooling leaves out. `expansion`: tokens at its end that were added to a query.
     """
 
     encoding: Encoding
+    read: str = ""
     truncated: bool = False
     prompt_length: int = 0
     expansion: int = 0
 
     @property
     def offsets(self) -> list[tuple[int, int]]:
-        """Where each token begins and ends in the text with its prompt, in characters; (0, 0) for special tokens."""
+        """Where each token begins and ends in `read`, in characters; (0, 0) for special tokens."""
         return self.encoding.offsets
 
 
@@ -112,6 +114,7 @@ class ModelTokenizer:
         self._limits = TokenLimits(card, self._added)
         self._pairs = PairTokenizer(self._reader, self._framing, card, self._untrained)
         self._prompt_length = lru_cache(maxsize=16)(self._measure_prompt)
+        self._messages = MessageWriter(card, self._encode) if card.message_templates else None
         special = SpecialTokens(leading=self._leading, added=self._added)
         self.documents = DocumentTokenizer(
             self._reader, self._framing, special, self._limits, self._untrained, self._left_out
@@ -206,22 +209,30 @@ class ModelTokenizer:
         in their text, which takes a fifth more time.
         """
         limit, side = self._limits.resolve(cut, input_type), cut.side or self._card.truncation_side
-        left_out, expands = self._left_out(prompt), input_type is InputType.QUERY
-        read = [prompt + text for text in texts] if prompt else texts
+        left_out, expands, messages = self._left_out(prompt), input_type is InputType.QUERY, self._messages
+        if messages:
+            read: Sequence[str] = [messages.message(text, prompt, input_type) for text in texts]
+        else:
+            read = [prompt + text for text in texts] if prompt else texts
         numbers = range(len(texts)) if numbers is None else numbers
-        for number, encoding in zip(numbers, self._reader.encode(read, offsets=offsets), strict=True):
+        for number, text, encoding in zip(numbers, read, self._reader.encode(read, offsets=offsets), strict=True):
             length, prompt_length = len(encoding) + self._added, left_out
-            truncated = length > limit
+            truncated, whole = length > limit, encoding
             if truncated:
                 prompt_length = self._check_cut(length, limit, cut, side, left_out, entry.format(number))
+                if messages:
+                    messages.check_room(limit, prompt, input_type, entry.format(number))
                 encoding = shortened(encoding, limit - self._added, side)
             elif not length:
                 raise _without_tokens(entry.format(number))
             # Special tokens come last, as in the library: a text that is cut first has other offsets.
             # test_cut_texts_equal_the_tokenizers_own (test_tokenization.py) holds this to the library's truncation.
             encoding = self._framing.post_process(encoding)
+            if messages and length >= limit:
+                encoding = messages.ended(encoding, self._framing.post_process(whole), prompt, input_type)
             yield TokenizedText(
                 encoding=encoding,
+                read=text,
                 truncated=truncated,
                 prompt_length=prompt_length,
                 expansion=self._expansion.expand(encoding) if expands else 0,

@@ -80,6 +80,8 @@ def _card_of_whole_texts(model: Model) -> ModelCard:
         activation=classifier.activation if classifier else Activation.NONE,
         pair_template=classifier.template if classifier else "",
         instructed_pair_template=classifier.instructed_template if classifier else "",
+        message_templates=recipe.message.templates if recipe.message else {},
+        prompted_message_templates=recipe.message.prompted_templates if recipe.message else {},
         prompts=recipe.prompts,
         default_prompt_name=recipe.default_prompt_name,
         max_tokens=model.max_tokens,

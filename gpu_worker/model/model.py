@@ -141,7 +141,8 @@ class Abilities:
         recipe = model.recipe
         self.own_multi_vectors = bool(recipe.multi_vector and (recipe.multi_vector.layers or recipe.dense is None))
         self.labels = recipe.classifier.labels if recipe.classifier else ()
-        self.pools_spans = heads.dense is not None and OF_ANY_TOKENS.issuperset(heads.dense.poolings)
+        of_any_tokens = heads.dense is not None and OF_ANY_TOKENS.issuperset(heads.dense.poolings)
+        self.pools_spans = of_any_tokens and recipe.message is None
         self.methods = self._methods()
         self.default_method = self._default_method()
         self.tasks = self._tasks()

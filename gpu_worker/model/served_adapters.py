@@ -16,9 +16,9 @@ from gpu_worker.model.adapters.lora import (
 )
 from gpu_worker.model.source import LoadOptions, Source, locate
 from gpu_worker.model.tune.linear import reads_weight
-from gpu_worker.repository import adapters, reading, tokenizer
+from gpu_worker.repository import adapters, messages, reading, tokenizer
 from gpu_worker.repository.adapters import CONFIG, NamedAdapter
-from gpu_worker.repository.recipe import Recipe
+from gpu_worker.repository.recipe import MessageRecipe, Recipe
 from shared.errors import ModelRefused
 
 OWN = {"prompts", "default_prompt_name", "max_tokens", "encoder", "config", "notice", "classifier"}
@@ -102,9 +102,18 @@ def _read(source: Source, named: NamedAdapter, trust_remote_code: bool) -> Serve
             recipe = _own_recipe(source.recipe, reading.read(place, named.folder), path)
         if any((folder / name).is_file() for name in TOKENIZERS):
             reader = tokenizer.read(place / folder.relative_to(path), trust_remote_code, recipe.truncation_side)
-            if tokenizer.export(reader, recipe.lowercase).content != source.tokenizer.content:
+            if tokenizer.export(reader, recipe.lowercase, bare=recipe.bare).content != source.tokenizer.content:
                 raise ModelRefused(f"{folder}: its tokenizer is another one than the base's: serve it alone")
+            _check_message(source.recipe.message, recipe, reader, folder)
     return ServedAdapter(names=(named.name,), updates=updates, recipe=recipe, digest=adapter.digest().digest())
+
+
+def _check_message(base: MessageRecipe | None, recipe: Recipe, reader: Any, folder: Path) -> None:
+    """Raises ModelRefused where an adapter's chat template puts texts or prompts elsewhere than the base's."""
+    if base and recipe.message:
+        message = messages.resolve(recipe.message, reader, folder, recipe.prompts)
+        if (message.templates, message.prompted_templates) != (base.templates, base.prompted_templates):
+            raise ModelRefused(f"{folder}: its chat template is another one than the base's: serve it alone (--model)")
 
 
 def _check_base(base: str, file: Path, source: Source) -> None:

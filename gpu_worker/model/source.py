@@ -31,6 +31,7 @@ from gpu_worker.repository import (
     adapters,
     fitting,
     hub,
+    messages,
     reading,
     rerankers,
     static_format,
@@ -57,6 +58,8 @@ BARE_ADAPTER = (
     "--model {base} --adapter NAME=FOLDER takes over the base's"
 )
 """Notice for adapters in a folder without modules."""
+TEXT_SIDE = "the text side of {kind} is served: images, audio and video are not read"
+"""Notice for models of several modalities."""
 COMPUTES = "transformers"
 FETCHED = "transformers_modules."
 """Package in which transformers puts code that a repository contains or names."""
@@ -199,9 +202,16 @@ def _source_in(path: Path, name: str, repository: Path, placement: Placement, op
     placement = placement.for_files_in(_number_format(settings))
     if settings.get("auto_map") and not trust_remote_code:
         recipe = _with_notice(recipe, CODE_NOT_RUN)
-    exported = tokenizer.export(reader, recipe.lowercase)
+    if recipe.message:
+        messages.check_late(recipe.message, recipe.late_interaction)
+        recipe = replace(recipe, message=messages.resolve(recipe.message, reader, folder, recipe.prompts))
+    if weights.is_text_side(folder, recipe):
+        recipe = _with_notice(recipe, TEXT_SIDE.format(kind=settings["model_type"]))
+    exported = tokenizer.export(reader, recipe.lowercase, bare=recipe.bare)
     exported_reader = TokenizerReader(exported)
-    exported_reader.check_equals(reader, recipe.lowercase)
+    exported_reader.check_equals(reader, recipe.lowercase, bare=recipe.bare)
+    if recipe.classifier and recipe.classifier.template and exported_reader.added(pair=False):
+        messages.check_unframed(reader, folder, recipe.classifier.template)
     recipe = _with_notice(recipe, exported.notice)
     recipe = _with_notice(recipe, fitting.check_vocabulary(exported, exported_reader, vocabulary_rows(config)))
     model, notice = weights.load(folder, recipe, placement, trust_remote_code)

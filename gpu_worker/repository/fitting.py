@@ -1,7 +1,7 @@
 """Fits what files say of lengths and tokens to the tokenizer, and the tokenizer to the model.
 
 Settings of late interaction get token ids. Limits must leave room for a text beside special tokens, prompts, markers
-and the template of a pair: where nothing of a text is left, all texts get the same vector or score.
+and the template of a pair or a message: where nothing of a text is left, all texts get the same vector or score.
 
 A tokenizer belongs to a matrix of embeddings as far as their sizes show. Matrices are padded: the emptiest public ones
 are ESM C (33 tokens, 64 rows), ByT5 (259 without its spare tokens, 384) and HyenaDNA (12, 16).
@@ -11,9 +11,9 @@ import re
 from dataclasses import dataclass, replace
 
 from gpu_worker.repository.late_interaction import PUNCTUATION
-from gpu_worker.repository.recipe import Expansion, LateInteractionRecipe, Recipe
+from gpu_worker.repository.recipe import Expansion, LateInteractionRecipe, MessageRecipe, Recipe
 from gpu_worker.repository.tokenizer import REMEDY, TokenizerFile, TokenizerReader
-from shared.card import SPLIT, LateInteraction
+from shared.card import SPLIT, LateInteraction, message_of
 from shared.errors import ModelRefused
 from shared.vectors import QueryExpansion
 
@@ -105,7 +105,9 @@ def check(recipe: Recipe, reader: TokenizerReader, limits: LengthLimits, late: L
     for part, text in written.items():
         needed = sum(len(reader.ids(MARKS.sub(WORD, piece))) for piece in text.split(SPLIT))
         _check_fits(needed, f"{part} and a word of each text", limits.usual, _reason(limits))
-    if written:
+    if recipe.message:
+        _check_messages(recipe.message, recipe.prompts, reader, limits, late)
+    if written or recipe.message:
         return
     pairs = classifier is not None and classifier.kind != "tokens"
     special, second = reader.added(pairs), int(pairs)  # the other text of a pair needs a word as well
@@ -117,6 +119,23 @@ def check(recipe: Recipe, reader: TokenizerReader, limits: LengthLimits, late: L
             limit = late.query_length if name == "query" else late.document_length
             reason = f"a {name} may have {limit} tokens, see {name}_length in --late-interaction"
         _check_fits(special + len(reader.ids(prompt + WORD)) + second, f"the prompt {name!r} and a word", limit, reason)
+
+
+def _check_messages(
+    message: MessageRecipe,
+    prompts: dict[str, str],
+    reader: TokenizerReader,
+    limits: LengthLimits,
+    late: LateInteraction | None,
+) -> None:
+    """Checks the messages of a text without a prompt and with each of the model's. Raises ModelRefused."""
+    sides = {"query": late.query_length, "document": late.document_length} if late else {}
+    texts = [("its message", task, message_of(template, WORD)) for task, template in message.templates.items()]
+    for name, prompt in prompts.items():
+        for task, template in message.prompted_templates.items() if prompt else ():
+            texts.append((f"its message with the prompt {name!r}", task, message_of(template, WORD, prompt)))
+    for part, task, text in texts:
+        _check_fits(len(reader.framed(text)), f"{part} and a word", sides.get(task, limits.usual), _reason(limits))
 
 
 def _expansion_id(expansion: Expansion, tokenizer: TokenizerFile, limits: LengthLimits) -> int:

@@ -140,12 +140,8 @@ def read(path: Path, modules: Sequence[Module], described: dict[str, Any]) -> Mo
 
 def _transformer(reading: ModuleReading, module: Module, config: dict[str, Any], file: Path) -> None:
     """Reads a Transformer: an encoder and its text settings."""
-    texts = text_settings.read(file.parent)
-    if texts.chat and texts.task.weights_of not in ("causal-lm", "sequence-classification"):
-        raise ModelRefused(
-            f"{texts.named}: modality_config asks for a chat template, which only rerankers may have here"
-        )
-    reading.encoder, reading.texts = module.folder, texts
+    reading.encoder, reading.texts = module.folder, text_settings.read(file.parent)
+    texts = reading.texts
     reading.weights_of = "masked-lm" if module.kind == "MLMTransformer" else texts.task.weights_of
     reading.written.add(texts.task.feature)
 

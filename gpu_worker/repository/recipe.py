@@ -174,6 +174,24 @@ class ClassifierRecipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MessageRecipe:
+    """How a model of vectors reads texts as chat messages: a text is the user's, its prompt the system's.
+
+    The chat template gets `structured` contents and `options`. `templates` are what it makes of a text, by "" for any,
+    and by "query" and "document" where it makes something else of these; `prompted_templates` are those for a text with
+    a prompt, none where it has no place for one. Both are empty before the tokenizer is known. `bare`: the tokenizer
+    puts no special tokens around a message. `source` names the file for refusals.
+    """
+
+    structured: bool
+    options: dict[str, Any]
+    source: str = field(compare=False)
+    templates: dict[str, str] = field(default_factory=dict, compare=False)
+    prompted_templates: dict[str, str] = field(default_factory=dict, compare=False)
+    bare: bool = field(default=True, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """A description of how a model runs and how its texts are prepared.
 
@@ -183,7 +201,8 @@ class Recipe:
     that ends the part of a sequence that pooling leaves out (GritLM). `listwise`: how a listwise reranker reads texts,
     before the ids of its markers are known; the dense rows there are compared, and are no vectors of texts.
     `static`: `encoder` is the folder of a table with a row for each token id, in place of a transformers model.
-    `queries`: how queries of inference-free SPLADE are read; the rest describes how documents are.
+    `queries`: how queries of inference-free SPLADE are read; the rest describes how documents are. `message`: how texts
+    become chat messages; None where they are read as they are.
     """
 
     weights_of: WeightsOf = "encoder"
@@ -204,6 +223,12 @@ class Recipe:
     notice: str = ""
     static: bool = False
     queries: QueriesRecipe | None = None
+    message: MessageRecipe | None = None
+
+    @property
+    def bare(self) -> bool:
+        """Whether no special tokens go around what is tokenised: its message has them, if any."""
+        return self.message is not None and self.message.bare
 
     def head_keys(self) -> set[str]:
         """Names of the tensors that heads read from the file of the encoder's own weights."""

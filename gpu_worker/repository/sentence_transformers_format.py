@@ -17,7 +17,14 @@ from gpu_worker.repository import late_interaction, module_reading, text_setting
 from gpu_worker.repository.files import check_keys, checked, one_of, read_object, whole
 from gpu_worker.repository.late_interaction import LateInteractionFormat
 from gpu_worker.repository.module_reading import NAMES, Module, ModuleReading, listed_modules, module_of
-from gpu_worker.repository.recipe import ClassifierRecipe, LayerRecipe, MultiVectorRecipe, QueriesRecipe, Recipe
+from gpu_worker.repository.recipe import (
+    ClassifierRecipe,
+    LayerRecipe,
+    MessageRecipe,
+    MultiVectorRecipe,
+    QueriesRecipe,
+    Recipe,
+)
 from gpu_worker.repository.text_settings import SCORES, SENTENCE, TOKENS
 from shared.errors import ModelRefused
 from shared.vectors import Activation, InputType
@@ -111,8 +118,25 @@ def _recipe(path: Path, modules: Sequence[Module], described: dict[str, Any]) ->
         lowercase=texts.lowercase,
         config=texts.config,
         notice=_notice(described),
+        message=_message(reading),
         **_heads(reading, described),
     )
+
+
+def _message(reading: ModuleReading) -> MessageRecipe | None:
+    """How texts of a model of vectors become chat messages. Raises ModelRefused for messages of pairs and of PyLate.
+
+    As in sentence-transformers, pooling does not leave out the prompt of a message.
+    """
+    texts = reading.texts
+    if not texts.chat or reading.weights_of in ("causal-lm", "sequence-classification"):
+        return None
+    if reading.late not in (None, LateInteractionFormat.NATIVE) or reading.layers[SCORES]:
+        what = "PyLate's files" if reading.late else "a classifier over pooled rows"
+        raise ModelRefused(f"{texts.named}: modality_config: message with {what} is not supported")
+    if reading.pooling is not None:
+        reading.pooling = replace(reading.pooling, include_prompt=True)
+    return MessageRecipe(structured=texts.structured, options=texts.chat_options, source=texts.named)
 
 
 def _notice(described: dict[str, Any]) -> str:

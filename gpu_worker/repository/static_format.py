@@ -112,7 +112,7 @@ def weights(folder: Path) -> Tensor:
 def read_queries(recipe: QueriesRecipe, path: Path, trust_remote_code: bool) -> Queries:
     """Reads the table and its tokenizer from a repository. Raises ModelRefused, naming the folder."""
     folder = path / recipe.folder
-    exported = tokenizer.export_bare(tokenizer.read(folder, trust_remote_code))
+    exported = tokenizer.export(tokenizer.read(folder, trust_remote_code), lowercase=False, bare=True)
     table_weights, reader = weights(folder), TokenizerReader(exported)
     size = len(reader.vocabulary())
     if len(table_weights) != size:

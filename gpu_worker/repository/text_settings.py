@@ -37,6 +37,7 @@ TASKS = {
     "fill-mask": TransformerTask(weights_of="masked-lm", output="logits", feature=TOKENS),
     "sequence-classification": TransformerTask(weights_of="sequence-classification", output="logits", feature=SCORES),
     "text-generation": TransformerTask(weights_of="causal-lm", output="logits", feature=LOGITS),
+    "any-to-any": TransformerTask(weights_of="causal-lm", output="logits", feature=LOGITS),
 }
 LOADING = {"attn_implementation", "cache_dir", "device_map", "dtype", "local_files_only", "low_cpu_mem_usage"}
 LOADING |= {"revision", "token", "torch_dtype", "trust_remote_code", "use_fast", "add_pooling_layer", "use_safetensors"}

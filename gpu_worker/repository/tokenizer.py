@@ -131,16 +131,17 @@ class TokenizerReader:
         """Encodes a text with the special tokens that every text gets."""
         return list(self._tokenizer.encode(text).ids)
 
-    def check_equals(self, tokenizer: Any, lowercase: bool) -> None:
+    def check_equals(self, tokenizer: Any, lowercase: bool, *, bare: bool = False) -> None:
         """Raises ModelRefused where transformers' tokenizer, which wrote the file, reads a text otherwise.
 
         What a class does in Python, or sets only when it is called, is not in the file. `lowercase` is as in `export`.
+        `bare`: without special tokens around a text.
         """
         special = "".join(f"a {token} b{token}" for token in tokenizer.all_special_tokens[:SPECIAL])
         for text in [text.lower() for text in TEXTS] if lowercase else [*TEXTS, special]:
             name = f"its tokenizer ({type(tokenizer).__name__})"
             try:
-                expected = list(tokenizer(text)[IDS])
+                expected = list(tokenizer(text, add_special_tokens=not bare)[IDS])
             except Exception as error:  # a class may have a meaning of its own for a special token
                 raise ModelRefused(f"{name} fails on {text[:40]!r}: {first_line(error)}") from error
             if self.framed(text) != expected:
@@ -194,13 +195,6 @@ def read_bare(folder: Path) -> TokenizerFile:
     return replace(exported, inputs=NO_TYPES, truncation_side=TruncationSide[side])
 
 
-def export_bare(tokenizer: Any) -> TokenizerFile:
-    """Exports transformers' tokenizer for texts without special tokens. Raises ModelRefused."""
-    exported = export(tokenizer, lowercase=False)
-    bare = finish(json.loads(exported.content) | {"post_processor": None}, exported.special_tokens)
-    return replace(exported, content=bare.content, inputs=NO_TYPES)
-
-
 def keep_whole(tokenizer: Any, markers: Iterable[str], lowercase: bool) -> None:
     """Makes transformers' tokenizer read a marker as the one token it stands for, as training inserted it.
 
@@ -220,10 +214,11 @@ def keep_whole(tokenizer: Any, markers: Iterable[str], lowercase: bool) -> None:
         tokenizer.add_special_tokens({"additional_special_tokens": missing})
 
 
-def export(tokenizer: Any, lowercase: bool) -> TokenizerFile:
+def export(tokenizer: Any, lowercase: bool, *, bare: bool = False) -> TokenizerFile:
     """Exports transformers' tokenizer for the frontend. Raises ModelRefused.
 
-    `lowercase`: sentence-transformers' own do_lower_case, which lowers a text before the tokenizer sees it.
+    `lowercase`: sentence-transformers' own do_lower_case, which lowers a text before the tokenizer sees it. `bare`: for
+    texts without special tokens around them.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
@@ -235,13 +230,13 @@ def export(tokenizer: Any, lowercase: bool) -> TokenizerFile:
         )
     ids = {role: getattr(tokenizer, f"{role}_token_id", None) for role in ROLES}
     special = {role: identity for role, identity in ids.items() if identity is not None}
-    exported = finish(json.loads(backend.to_str()), special, lowercase)
+    exported = finish(json.loads(backend.to_str()) | ({"post_processor": None} if bare else {}), special, lowercase)
     if exported.notice:
         backend.model.dropout = None
     return replace(
         exported,
         special_ids=tuple(identity for identity in tokenizer.all_special_ids if identity is not None),
-        inputs=inputs_of(tokenizer),
+        inputs=NO_TYPES if bare else inputs_of(tokenizer),
         truncation_side=TruncationSide[tokenizer.truncation_side.upper()],
     )
 

@@ -111,7 +111,8 @@ def _check_no_chat_template(path: Path) -> None:
     for place in _chat_templates(path):
         raise ModelRefused(
             f"{place}: without a modules.json sentence-transformers puts every text into this chat template, which is "
-            "not done here: take it away to embed texts as they are"
+            "not done here: save the model by sentence-transformers to embed texts so, or "
+            "take it away to embed texts as they are"
         )
 
 

@@ -26,6 +26,7 @@ from transformers import (
     AutoModelForTokenClassification,
     PretrainedConfig,
 )
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from gpu_worker.device.placement import Placement
 from gpu_worker.repository.files import check_fetched, first_line, one_line, read_object, weight_files
@@ -48,6 +49,19 @@ ENCODERS = {
     "t5gemma": "T5GemmaEncoderModel",
 }
 """Classes of the encoders of encoder-decoders: they make vectors without the decoder, as in sentence-transformers."""
+TEXT_SIDES = {
+    "embedding_gemma2": "embedding_gemma2_text",
+    "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
+    "qwen2_5_vl": "qwen2_5_vl_text",
+    "qwen2_vl": "qwen2_vl_text",
+    "qwen3_vl": "qwen3",
+}
+"""The `model_type` of the class that computes texts alone, by that of a model of texts, images and sounds. A text has
+one position for each token, with which Qwen3-VL's rotary angles (three positions a token) are Qwen3's."""
+LANGUAGE_MODEL = r"^(model\.)?language_model\.(model\.)?(?!lm_head)"
+LANGUAGE_MODEL_HEAD = r"^language_model\.lm_head\."
+"""Patterns of where the tensors of a text side lie in the files of the whole."""
 OWN_ATTENTION = ("sdpa", "eager")
 """Implementations of attention that transformers has without another package. It uses the first where the class has it
 and the config names none."""
@@ -86,12 +100,34 @@ def config_of(folder: Path, recipe: Recipe, trust_remote_code: bool) -> Pretrain
             config = CONFIG_MAPPING[recipe.config["model_type"]].from_dict(described)
         else:
             config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
+        if is_text_side(folder, recipe):
+            config = _text_side_of(config)
         for key, value in recipe.config.items():
             setattr(config, key, value)  # a keyword would be refused where config.json does not have the key
     except Exception as error:  # each class checks its keys in its own way
         raise ModelRefused(f"{file} cannot be used: {one_line(error)}") from error
     assert isinstance(config, PretrainedConfig)
     return config
+
+
+def is_text_side(folder: Path, recipe: Recipe) -> bool:
+    """Whether the model of a folder reads images or sounds too, and its class for texts is served alone."""
+    kind = TEXT_SIDES.get(read_object(folder / "config.json").get("model_type", ""))
+    is_causal = recipe.weights_of == "causal-lm" and kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return kind is not None and (recipe.weights_of == "encoder" or is_causal)
+
+
+def _text_side_of(config: PretrainedConfig) -> PretrainedConfig:
+    """The config of the class that computes texts alone."""
+    kind, texts = TEXT_SIDES[config.model_type], config.get_text_config()
+    if hasattr(config, "tie_word_embeddings"):  # a head is that of the whole
+        texts.tie_word_embeddings = config.tie_word_embeddings
+    if texts.model_type == kind:
+        return texts
+    described = texts.to_dict() | {"model_type": kind}
+    rotary = described["rope_parameters"].items()
+    described["rope_parameters"] = {key: value for key, value in rotary if not key.startswith("mrope")}
+    return CONFIG_MAPPING[kind].from_dict(described)
 
 
 def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: bool) -> tuple[Any, str]:
@@ -109,11 +145,14 @@ def load(folder: Path, recipe: Recipe, placement: Placement, trust_remote_code: 
         texts.return_dict = True  # outputs are read by their names, whatever the file says
         if config._attn_implementation not in (None, *OWN_ATTENTION):
             config._attn_implementation = None  # it names a kernel of another package, which computes the same
+        inner = "" if recipe.weights_of == "encoder" else "model."  # where a class with a head has its encoder
+        places = {LANGUAGE_MODEL: inner, LANGUAGE_MODEL_HEAD: "lm_head."}
         options: dict[str, Any] = {
             "config": config,
             "dtype": placement.dtype,
             "ignore_mismatched_sizes": True,  # refused below, by name
             "output_loading_info": True,
+            "key_mapping": places if is_text_side(folder, recipe) else None,
         }
         model, report = class_of(config, recipe.weights_of).from_pretrained(
             folder, weights_only=True, **options, **where

@@ -178,7 +178,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], list[str]]] = {
         ["2_Dense/model.safetensors", "cannot be read"],
     ),
     "a chat template for an encoder": (settings(LENGTHS, modality_config=CHAT), [LENGTHS, "modality_config"]),
-    "an unknown task": (settings(LENGTHS, transformer_task="any-to-any"), [LENGTHS, "transformer_task any-to-any"]),
+    "an unknown task": (settings(LENGTHS, transformer_task="retrieval"), [LENGTHS, "transformer_task retrieval"]),
     "a head of another task": (settings(LENGTHS, transformer_task="fill-mask"), ["modules.json"]),
     "a module that is its own code": (
         modules(type="custom_st.Transformer", path=""),

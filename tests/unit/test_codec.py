@@ -267,6 +267,8 @@ def test_the_card_survives() -> None:
         bitwise_invariant=True,
         token_pooling=TokenPooling(pool_factor=1.5, normalize=False),
         task_models={"retrieval": "m-retrieval"},
+        message_templates={"": "m {text}"},
+        prompted_message_templates={"": "p {prompt} {text}"},
         truncation_side=TruncationSide.LEFT,
         query_route=QueryRoute(
             default_input_type=InputType.DOCUMENT,

@@ -45,7 +45,7 @@ QUERY_EXPANSION_FIXED: QueryExpansion
 QUERY_EXPANSION_MIN: QueryExpansion
 
 class ModelCard(_message.Message):
-    __slots__ = ("id", "family", "outputs", "methods", "default_method", "pooling", "dimensions", "allowed_dimensions", "multi_vector_dimensions", "normalizes", "prompts", "default_prompt_name", "include_prompt", "max_tokens", "vocabulary_size", "dtype", "device", "attention", "linear", "fingerprint", "special_tokens", "notice", "tasks", "multi_vector_head", "sparse_head", "averages_late_interaction", "labels", "activation", "pair_template", "instructed_pair_template", "weight_bytes", "late_interaction", "normalizes_multi_vectors", "max_sim", "truncation_side", "aliases", "formats", "chunk_tokens", "cache_tokens", "whole_texts", "limited_by", "query_route", "pools_spans", "listwise", "special_ids", "bitwise_invariant", "token_pooling", "task_models")
+    __slots__ = ("id", "family", "outputs", "methods", "default_method", "pooling", "dimensions", "allowed_dimensions", "multi_vector_dimensions", "normalizes", "prompts", "default_prompt_name", "include_prompt", "max_tokens", "vocabulary_size", "dtype", "device", "attention", "linear", "fingerprint", "special_tokens", "notice", "tasks", "multi_vector_head", "sparse_head", "averages_late_interaction", "labels", "activation", "pair_template", "instructed_pair_template", "weight_bytes", "late_interaction", "normalizes_multi_vectors", "max_sim", "truncation_side", "aliases", "formats", "chunk_tokens", "cache_tokens", "whole_texts", "limited_by", "query_route", "pools_spans", "listwise", "special_ids", "bitwise_invariant", "token_pooling", "task_models", "message_templates", "prompted_message_templates")
     class PromptsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +61,20 @@ class ModelCard(_message.Message):
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     class TaskModelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class MessageTemplatesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class PromptedMessageTemplatesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -115,6 +129,8 @@ class ModelCard(_message.Message):
     BITWISE_INVARIANT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_POOLING_FIELD_NUMBER: _ClassVar[int]
     TASK_MODELS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_TEMPLATES_FIELD_NUMBER: _ClassVar[int]
+    PROMPTED_MESSAGE_TEMPLATES_FIELD_NUMBER: _ClassVar[int]
     id: str
     family: str
     outputs: _containers.RepeatedScalarFieldContainer[_vectors_pb2.OutputKind]
@@ -163,7 +179,9 @@ class ModelCard(_message.Message):
     bitwise_invariant: bool
     token_pooling: TokenPooling
     task_models: _containers.ScalarMap[str, str]
-    def __init__(self, id: _Optional[str] = ..., family: _Optional[str] = ..., outputs: _Optional[_Iterable[_Union[_vectors_pb2.OutputKind, str]]] = ..., methods: _Optional[_Iterable[_Union[_vectors_pb2.ScoringMethod, str]]] = ..., default_method: _Optional[_Union[_vectors_pb2.ScoringMethod, str]] = ..., pooling: _Optional[str] = ..., dimensions: _Optional[int] = ..., allowed_dimensions: _Optional[_Iterable[int]] = ..., multi_vector_dimensions: _Optional[int] = ..., normalizes: bool = ..., prompts: _Optional[_Mapping[str, str]] = ..., default_prompt_name: _Optional[str] = ..., include_prompt: bool = ..., max_tokens: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., attention: _Optional[str] = ..., linear: _Optional[str] = ..., fingerprint: _Optional[str] = ..., special_tokens: _Optional[_Mapping[str, int]] = ..., notice: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[Task, str]]] = ..., multi_vector_head: bool = ..., sparse_head: _Optional[str] = ..., averages_late_interaction: bool = ..., labels: _Optional[_Iterable[str]] = ..., activation: _Optional[_Union[Activation, str]] = ..., pair_template: _Optional[str] = ..., instructed_pair_template: _Optional[str] = ..., weight_bytes: _Optional[int] = ..., late_interaction: _Optional[_Union[LateInteraction, _Mapping]] = ..., normalizes_multi_vectors: bool = ..., max_sim: _Optional[str] = ..., truncation_side: _Optional[_Union[_vectors_pb2.TruncationSide, str]] = ..., aliases: _Optional[_Iterable[str]] = ..., formats: _Optional[str] = ..., chunk_tokens: _Optional[int] = ..., cache_tokens: _Optional[int] = ..., whole_texts: _Optional[str] = ..., limited_by: _Optional[str] = ..., query_route: _Optional[_Union[QueryRoute, _Mapping]] = ..., pools_spans: bool = ..., listwise: _Optional[_Union[Listwise, _Mapping]] = ..., special_ids: _Optional[_Iterable[int]] = ..., bitwise_invariant: bool = ..., token_pooling: _Optional[_Union[TokenPooling, _Mapping]] = ..., task_models: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    message_templates: _containers.ScalarMap[str, str]
+    prompted_message_templates: _containers.ScalarMap[str, str]
+    def __init__(self, id: _Optional[str] = ..., family: _Optional[str] = ..., outputs: _Optional[_Iterable[_Union[_vectors_pb2.OutputKind, str]]] = ..., methods: _Optional[_Iterable[_Union[_vectors_pb2.ScoringMethod, str]]] = ..., default_method: _Optional[_Union[_vectors_pb2.ScoringMethod, str]] = ..., pooling: _Optional[str] = ..., dimensions: _Optional[int] = ..., allowed_dimensions: _Optional[_Iterable[int]] = ..., multi_vector_dimensions: _Optional[int] = ..., normalizes: bool = ..., prompts: _Optional[_Mapping[str, str]] = ..., default_prompt_name: _Optional[str] = ..., include_prompt: bool = ..., max_tokens: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., attention: _Optional[str] = ..., linear: _Optional[str] = ..., fingerprint: _Optional[str] = ..., special_tokens: _Optional[_Mapping[str, int]] = ..., notice: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[Task, str]]] = ..., multi_vector_head: bool = ..., sparse_head: _Optional[str] = ..., averages_late_interaction: bool = ..., labels: _Optional[_Iterable[str]] = ..., activation: _Optional[_Union[Activation, str]] = ..., pair_template: _Optional[str] = ..., instructed_pair_template: _Optional[str] = ..., weight_bytes: _Optional[int] = ..., late_interaction: _Optional[_Union[LateInteraction, _Mapping]] = ..., normalizes_multi_vectors: bool = ..., max_sim: _Optional[str] = ..., truncation_side: _Optional[_Union[_vectors_pb2.TruncationSide, str]] = ..., aliases: _Optional[_Iterable[str]] = ..., formats: _Optional[str] = ..., chunk_tokens: _Optional[int] = ..., cache_tokens: _Optional[int] = ..., whole_texts: _Optional[str] = ..., limited_by: _Optional[str] = ..., query_route: _Optional[_Union[QueryRoute, _Mapping]] = ..., pools_spans: bool = ..., listwise: _Optional[_Union[Listwise, _Mapping]] = ..., special_ids: _Optional[_Iterable[int]] = ..., bitwise_invariant: bool = ..., token_pooling: _Optional[_Union[TokenPooling, _Mapping]] = ..., task_models: _Optional[_Mapping[str, str]] = ..., message_templates: _Optional[_Mapping[str, str]] = ..., prompted_message_templates: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class TokenPooling(_message.Message):
     __slots__ = ("pool_factor", "protected_tokens", "normalize")

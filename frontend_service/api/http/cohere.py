@@ -55,7 +55,7 @@ class ContentPart(msgspec.Struct):
 
 
 class Input(msgspec.Struct):
-    """A text as it stands beside images; there is no model of those."""
+    """A text as it stands beside images, which are not served."""
 
     content: Annotated[list[ContentPart], FILLED]
 

@@ -83,12 +83,9 @@ class DecodeBody(msgspec.Struct, kw_only=True):
     model: str = ""
 
 
-def token_lists(shown: ShownTexts, inputs: tuple[str, ...], *, special: bool) -> list[list[dict[str, Any]]]:
-    """The tokens of each text with their places in prompt and text, in bytes. `special`: with special tokens."""
-    return [
-        [token._asdict() for token in tei_tokens(shown.prompt + text, tokenized, special=special)]
-        for text, tokenized in zip(inputs, shown.texts, strict=True)
-    ]
+def token_lists(shown: ShownTexts, *, special: bool) -> list[list[dict[str, Any]]]:
+    """The tokens of each text with their places in what was tokenised, in bytes. `special`: with special tokens."""
+    return [[token._asdict() for token in tei_tokens(text, special=special)] for text in shown.texts]
 
 
 def resolved(frontend: Frontend, request: R) -> R:
@@ -138,7 +135,7 @@ async def tokenize(call: HttpCall) -> HttpReply:
     )
 
     def write(shown: ShownTexts) -> HttpReply:
-        return HttpReply(body=to_json(token_lists(shown, texts_of(body.inputs), special=body.add_special_tokens)))
+        return HttpReply(body=to_json(token_lists(shown, special=body.add_special_tokens)))
 
     return await frontend.pipeline.offload(FLOAT_WEIGHT * shown.size, write, shown)
 

@@ -31,7 +31,7 @@ INPUT_TYPES = {
 }
 """Input types by the words that clients have for them."""
 NO_CHAT = "no chat template is applied here; send texts as input"
-NO_IMAGES = "there is no model of images"
+NO_IMAGES = "only texts are served, no images, audio or video"
 TruncateTokens = Annotated[
     int,
     msgspec.Meta(ge=-1, description="Longer inputs are cut to so many tokens; -1: to what the model takes."),

@@ -292,14 +292,15 @@ def encode_request_from_pb(message: pb.EncodeRequest) -> TokenizeRequest:
 
 def encode_response_to_pb(message: pb.EncodeRequest, shown: ShownTexts) -> pb.EncodeResponse:
     reply = pb.EncodeResponse()
-    for token in tei_tokens(shown.prompt + message.inputs, shown.texts[0], special=message.add_special_tokens):
+    for token in tei_tokens(shown.texts[0], special=message.add_special_tokens):
         reply.tokens.add(**token._asdict())
     return reply
 
 
-def tei_tokens(whole: str, tokenized: TokenizedText, *, special: bool) -> Iterator[TeiToken]:
-    """The tokens of a text. `whole`: its prompt and the text; `special`: with its special tokens."""
-    encoding, offsets = tokenized.encoding, byte_offsets(whole)
+def tei_tokens(tokenized: TokenizedText, *, special: bool) -> Iterator[TeiToken]:
+    """The tokens of a text. `special`: with its special tokens."""
+    whole, encoding = tokenized.read, tokenized.encoding
+    offsets = byte_offsets(whole)
     columns = zip(encoding.ids, encoding.tokens, encoding.special_tokens_mask, tokenized.offsets, strict=True)
     for identity, name, is_special, (start, stop) in columns:
         if not is_special:

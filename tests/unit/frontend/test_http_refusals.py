@@ -212,7 +212,7 @@ async def test_bad_input_is_named_as_it_was_sent(
         ("/embed_all", {"inputs": "a", "model": "any"}, 424, "MULTI_VECTOR"),
         ("/predict", {"inputs": "a"}, 424, "the model is not for CLASSIFY"),
         ("/predict", {"inputs": [["a"], ["b", "c"]]}, 422, "inputs[1] has 2 entries, inputs[0] has 1: send"),
-        ("/v2/rerank", {"query": "a", "documents": [{"image": "x"}]}, 400, "and there is no model of images"),
+        ("/v2/rerank", {"query": "a", "documents": [{"image": "x"}]}, 400, "and only texts are served, no images"),
     ],
 )
 async def test_statuses_and_words_of_each_shape(path: str, body: object, status: int, words: str) -> None:

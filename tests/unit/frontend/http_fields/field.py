@@ -74,7 +74,7 @@ CROSS_ENCODER: dict[str, object] = {
     "default_method": ScoringMethod.CROSS_ENCODER,
     "activation": Activation.SIGMOID,
 }
-IMAGES = "there is no model of images"
+IMAGES = "only texts are served, no images, audio or video"
 MODEL = honoured("model", "another", "another model than the one served is 404")
 PRIORITY = refused("priority", 5, "the header selvage-priority does it; 0 is accepted")
 USER = meaningless("user", "somebody", "nobody is watched; selvage-key is for shares")

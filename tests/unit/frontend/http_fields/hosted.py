@@ -183,7 +183,7 @@ NIM = (
             MODEL,
             honoured("input", ["c"]),
             honoured("input_type", "query"),
-            refused("modality", "image", "there is no model of images; `text` is accepted"),
+            refused("modality", "image", "only texts are served, no images, audio or video; `text` is accepted"),
             refused("embedding_type", "int8", "`float` is accepted"),
             honoured("encoding_format", "base64"),
             DIMENSIONS,
