@@ -20,7 +20,7 @@ from gpu_worker.kernels.attention.interface import REACH, AttentionCall
 from gpu_worker.ragged.chunks import Chunks
 from shared.errors import ModelRefused
 
-BLOCK_SCORES = 1 << 20
+BLOCK_SCORES = 1 << 18
 """Scores that a processor computes at once: larger blocks fall out of its cache."""
 KEEPS_STATES = "its layers keep a state from token to token"
 """Why texts of a model run whole: pieces keep keys and values alone."""

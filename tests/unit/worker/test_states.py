@@ -32,6 +32,8 @@ LENGTHS = [
     [3 * CHUNK + 5, 1, 1, 2 * CHUNK, 9],
 ]
 """Of texts of a batch: they begin and end at the bounds of chunks and within, and go on through up to four."""
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+"""Sums are made in another order, and transformers' decays of float32 are the less exact ones."""
 FAMILIES = ("bamba", "falcon_h1", "granitemoehybrid", "lfm2", "lfm2_moe", "lfm3", "mamba2", "nemotron_h")
 FAMILIES += ("olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "zamba2")
 
@@ -109,10 +111,6 @@ def test_a_state_space_begins_anew_in_each_text(lengths: list[int], groups: int)
 
     packed = states.state_space(original)(x, dt, rates, written, read, **options, ragged=call_of(lengths))
     torch.testing.assert_close(packed, one_by_one(lengths, alone, [x, dt, written, read]), **CLOSE)
-
-
-CLOSE = {"rtol": 1e-4, "atol": 1e-5}
-"""Sums are made in another order, and transformers' decays of float32 are the less exact ones."""
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
