@@ -9,7 +9,7 @@ from torch import nn
 from gpu_worker.device.placement import Placement
 from gpu_worker.kernels.attention import choice as attention_choice
 from gpu_worker.kernels.attention import interface as attention
-from gpu_worker.kernels.attention import relative
+from gpu_worker.kernels.attention import relative, states
 from gpu_worker.kernels.attention.equal_runs import EqualRuns
 from gpu_worker.kernels.attention.native_attention import NativeAttention
 from gpu_worker.model.encoder.encoder import Encoder, EqualLengthEncoder, rotary_of_the_step
@@ -126,6 +126,7 @@ def _packed_mode(model: Untuned, encoder: PackedEncoder) -> ExecutionMode:
 def _equal_length_mode(base: Any, reference: Reference, unpacked_reason: str) -> ExecutionMode:
     """Tries the mode by equal length: by the model's default attention, or by its other one, if it has two that compute
     the same and only that passes. Raises ModelRefused."""
+    states.remove(base)
     default, reason = reference.attention, ""
     for implementation in (default, own_run.other_than(base, default)):
         if implementation is None:
@@ -159,7 +160,7 @@ def make_packed(base: Any) -> None:
         relative.install(base)
     elif _attends_as_llama_4(base.config.get_text_config()):  # texts of the gate may be too short to show it
         raise ModelRefused("its layers attend in chunks, or scale queries by their place in a run")
-    elif getattr(base, "_supports_attention_backend", False):
+    elif states.install(base) or getattr(base, "_supports_attention_backend", False):
         fused = own_run.default_of(base) == own_run.FUSED
         base.set_attn_implementation(attention.UNCAPPED if fused and _capped(base.config) else attention.NAME)
     else:

@@ -213,8 +213,8 @@ def _mode_with_graphs(
 ) -> ExecutionMode:
     """Makes the same mode with graphs, as far as they pass."""
     packed = mode.encoder
-    if not isinstance(packed, PackedEncoder) or not packed.attention.capturable:
-        return mode  # attention that looks at lengths cannot be captured
+    if not isinstance(packed, PackedEncoder) or not packed.attention.capturable or packed.keeps_states:
+        return mode  # what looks at lengths cannot be captured
 
     def check(size: Bucket, run: Run) -> None:
         texts = reference.probes.one_launch_batch(size.tokens, size.sequences, size.longest)

@@ -92,10 +92,12 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "kimi_linear": {"linear_head_dim": 16, "linear_num_heads": 4},
     **{kind: {"layer_types": ["conv", "full_attention", "conv"]} for kind in ("lfm2", "lfm2_moe")},
     "llama4_text": {"attn_temperature_tuning": True, "no_rope_layers": [1, 0, 1]},
-    "mamba2": {"num_heads": 8},
+    "mamba2": {"num_heads": 8} | NARROW,
     "muse_spark_text": {"moe_hidden_size": 64, "layer_rope_theta": [1e4, 0, 1e4]},
     # A wider initialisation of these types magnifies rounding errors.
-    **dict.fromkeys(("granitemoe", "hrm_text", "qwen3_5_moe_text"), NARROW),
+    **dict.fromkeys(("granitemoe", "hrm_text"), NARROW),
+    # A gated delta net normalises each head's output, which random weights often leave near zero.
+    **{key: {"initializer_range": 0.05} for key in ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")},
     "qwen4_exp_text": {"indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 16}
     | {"indexer_budget": 16, "indexer_compress_ratio": 4},
     "reformer": {"axial_pos_embds_dim": [32, 32], "axial_pos_shape": [16, POSITIONS // 16]},

@@ -7,18 +7,24 @@ is registered, so transformers builds no mask at all: causality and windows are 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.chunks import Beginnings, Chunks
 from gpu_worker.ragged.pieces import KeysAndValues, KeySlots, SequenceCache, SlotTable
 from shared.errors import ModelRefused
 
 NAME, UNCAPPED = "ragged", "ragged-uncapped"
 """Names in transformers. The second is for models that run PyTorch's fused attention by default, which has no softcap
 whatever their configs say."""
+CHUNK = 64
+"""Tokens of a chunk, as transformers has them for the gated delta rule: a token reads up to so many others directly."""
+REACH = 6
+"""First tokens of a sequence that a convolution may reach back from. LFM3's, the widest, reaches so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,12 +245,22 @@ def attend(
     return ragged.attention(query[0], key[0], value[0], ragged.batch, terms)[None], None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class AttentionCall:
     """The attention and the batch of a step, which the model hands to every layer."""
 
     attention: LayerAttention
     batch: RaggedBatch
+
+    @cached_property
+    def chunks(self) -> Chunks:
+        """The batch in chunks, for layers with a recurrence."""
+        return Chunks.of(self.batch.offsets, CHUNK, self.batch.ids.device)
+
+    @cached_property
+    def beginnings(self) -> Beginnings:
+        """The first tokens of the sequences, for layers with a short convolution."""
+        return Beginnings.of(self.batch.offsets, REACH, self.batch.ids.device)
 
 
 def attend_uncapped(

@@ -3,8 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from gpu_worker.kernels.attention import states
 from gpu_worker.kernels.attention.interface import (
     AttentionCall,
     AttentionTerms,
@@ -32,6 +35,8 @@ class PackedEncoder(Encoder):
     ) -> None:
         super().__init__(model, uncounted=uncounted, token_types=token_types, width=width)
         self.attention = attention
+        self.keeps_states = bool(states.layers(model))
+        """Whether some layers keep a state from token to token."""
         self._step_adapters = step_adapters_of(model)
 
     @property
@@ -40,7 +45,16 @@ class PackedEncoder(Encoder):
 
     @property
     def causal(self) -> bool:  # type: ignore[override]
-        return is_causal(self.model)
+        return is_causal(self.model) or self.keeps_states
+
+    @property
+    def attending_layers(self) -> int | None:
+        """How many layers attend, once each; None where the config does not say."""
+        config = self.model.config
+        if self.keeps_states:
+            return sum(kind not in states.WITHOUT_ATTENTION for kind in config.get_text_config().layer_types)
+        layers = getattr(config, "num_hidden_layers", None)
+        return None if layers is None else int(layers)
 
     def __call__(self, batch: RaggedBatch) -> Tensor:
         return self._run(attention_of(batch, self.attention), batch)
@@ -55,6 +69,10 @@ class PackedEncoder(Encoder):
         if self._step_adapters is not None:
             self._step_adapters.enter(batch)
         inputs = inputs_of(batch)
+        if self.keeps_states and (tails := batch.lengths - batch.attended).any():
+            # Layers with a state set the hidden states of tokens that no other one attends to to zero.
+            mask = np.repeat(np.tile([True, False], len(tails)), np.stack([batch.attended, tails], axis=1).ravel())
+            inputs["attention_mask"] = torch.from_numpy(mask)[None].to(batch.ids.device)
         ragged = AttentionCall(attention=attention, batch=batch)
         output = self.model(**inputs, ragged=ragged, use_cache=False, return_dict=True)
         hidden: Tensor = output.last_hidden_state[0]

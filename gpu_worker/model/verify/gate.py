@@ -396,7 +396,7 @@ def reason_of(error: Exception) -> str:
 
 
 def _check_attention_calls(encoder: PackedEncoder, calls: int) -> None:
-    """Raises ModelRefused unless every layer attended through the packed attention once."""
-    layers = int(getattr(encoder.model.config, "num_hidden_layers", calls))
-    if calls != layers:
+    """Raises ModelRefused unless every layer that attends did so through the packed attention once."""
+    layers = encoder.attending_layers
+    if layers is not None and calls != layers:
         raise ModelRefused(f"it attended {calls} times through the packed attention, its config says {layers} layers")
