@@ -4,13 +4,14 @@ The model is the first layer of MiniLM; its products alone are a bound of what t
 no model and make vectors that mean nothing: one answers at once, the steps of the other take the time of an H200. The
 null pair gets the same bytes and answers with as many: it is what gRPC costs. CPU is reported by part, and of its event
 loop and of gRPC's own threads apart; other threads compute, tokenise and read large messages. Last, workers alone get
-messages with jobs of many callers, none of which are merged.
+messages of texts: as jobs of many callers, or as the one job that a frontend makes of one caller's.
 """
 
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -20,7 +21,7 @@ from safetensors.numpy import load_file, save_file
 from benchmarks.benchmark import ALONE, OURS, Options, Turn
 from benchmarks.engine import peer_of, products
 from benchmarks.load.null_server import null_server
-from benchmarks.load.target import LINK
+from benchmarks.load.target import LINK, MERGED
 from benchmarks.servers import Server, generated, running_stack, server_of
 from benchmarks.workloads import minilm_folder, named
 
@@ -68,9 +69,9 @@ def null_pair(results: int) -> Iterator[Server]:
         yield Server(address=front, pids={"worker": [worker], "frontend": [frontend]})
 
 
-def linked(server: Server) -> Server:
-    """The worker of a pair alone."""
-    return Server(address=f"{LINK}{server.worker}", pids={"worker": server.pids["worker"]})
+def linked(server: Server, link: str) -> Server:
+    """The worker of a pair alone, which is called by its link."""
+    return Server(address=f"{link}{server.worker}", pids={"worker": server.pids["worker"]})
 
 
 @contextmanager
@@ -102,10 +103,11 @@ def turns(options: Options) -> Iterator[dict[str, dict[str, Turn]]]:
             if (clients, name, results) == BUSY:
                 cases[case][ALONE] = products(layer)
         workers = {**servers, NO_MODEL: without_model[0]}
-        for name in MESSAGES:
+        for name, link in product(MESSAGES, (LINK, MERGED)):
             workload = named()[name]
             load = {"workload": workload, "clients": IN_FLIGHT, "seconds": options.seconds}
-            cases[f"messages of {len(workload.requests[0])} jobs"] = {
-                side: partial(generated, linked(server), **load) for side, server in workers.items()
+            callers = "many callers" if link is LINK else "one caller"
+            cases[f"messages of {len(workload.requests[0])} texts of {callers}"] = {
+                side: partial(generated, linked(server, link), **load) for side, server in workers.items()
             }
         yield cases

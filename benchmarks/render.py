@@ -178,7 +178,7 @@ def host() -> str:
                 cells.append(f"{ours:.2f}" if figures is null else f"{ours:.2f} ({ours / least:.1f})")
             rows.append([case["case"], side, *cells])
     heads = ["load", "", "requests/s", "frontend", "its event loop", "worker", "its event loop"]
-    of_messages = table(["load", "", "worker, ms a job", "its event loop, ms a job"], jobs)
+    of_messages = table(["load", "", "worker, ms a text", "its event loop, ms a text"], jobs)
     return f"{conditions(result)}{bound}\n\n{table(heads, rows)}\n\n{of_messages}"
 
 

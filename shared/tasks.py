@@ -1,8 +1,8 @@
 """Coroutines that end together, work that goes to threads, and waiting in a process's own time. Standard library only.
 
-Waiting for what another process does is counted in the time in which this one runs (`limit`, `sleep`). A machine that
-stands still for long, or a process that is stopped, hears and does nothing meanwhile, though all others may be well. So
-the time passes in steps, and a pause of any length is part of one step.
+Waiting for what another process does is counted in the time in which this one runs (`limit`, `until_stuck`, `sleep`). A
+machine that stands still for long, or a process that is stopped, hears and does nothing meanwhile, though all others
+may be well. So the time passes in steps, and a pause of any length is part of one step.
 """
 
 import asyncio

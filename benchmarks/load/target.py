@@ -25,8 +25,8 @@ EMBED, RERANK = "/selvage.v1.EmbeddingService/Embed", "/selvage.v1.RankingServic
 TEI, TEI_EMBED = "tei:", "/tei.v1.Embed/Embed"
 """The beginning of addresses that are called by tei.v1, and its method."""
 HTTP_STATUSES = {200: OK, 429: REFUSED, 503: REFUSED, 504: EXPIRED}
-LINK = "link:"
-"""The beginning of a worker's address, which is called as a frontend does."""
+LINK, MERGED = "link:", "link, merged:"
+"""Beginnings of a worker's address, which is called as a frontend does: with jobs of many callers, or of one."""
 FIRST, CHECKED = 60.0, 0
 """Least timeout of the first call in seconds, as later calls may have a shorter one; the seed of its texts, which
 should be no others' seed, as a server may keep what it computed of a text."""
@@ -79,14 +79,15 @@ async def reached(
     address: str, workload: Workload, *, seed: int, deadline: float, model: str, reconnecting: bool
 ) -> AsyncIterator[Send]:
     """Opens the target of http://..., tei:HOST:PORT or HOST:PORT (several with commas, the scheme of tei once), which
-    are called in rotation, or of link:HOST:PORT; yields what sends a request, once a first call was answered.
+    are called in rotation, and yields what sends a request, once a first call was answered. Or of link:HOST:PORT.
 
     Calls end after `deadline` seconds. `model` and `reconnecting`: its name over HTTP, and whether each call has a
     connection of its own. Raises LoadFailed where the first call fails, where a server counts other tokens in it than
     it is made of, and for a workload of more than single texts over tei.v1.
     """
-    if address.startswith(LINK):
-        async with attached(address.removeprefix(LINK), workload, deadline) as send:
+    if address.startswith((LINK, MERGED)):
+        merged = address.startswith(MERGED)
+        async with attached(address.removeprefix(MERGED if merged else LINK), workload, deadline, merged) as send:
             yield send
         return
     kind, every = workload.kind, [*texts_of(workload, seed), texts_of(workload, CHECKED)[0]]
@@ -127,11 +128,12 @@ async def reached(
 
 
 @asynccontextmanager
-async def attached(worker: str, workload: Workload, deadline: float) -> AsyncIterator[Send]:
-    """Attaches to a worker; yields what sends a request's sequences in one message, each as a job of a caller of its
-    own, and waits for all their vectors."""
+async def attached(worker: str, workload: Workload, deadline: float, merged: bool) -> AsyncIterator[Send]:
+    """Attaches to a worker; yields what sends a request's sequences in one message and waits for all their vectors: each
+    sequence as a job of a caller of its own, or `merged` in one job, as a frontend sends those of one caller."""
     encode = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=True)
-    tokens = [[RaggedTokens.of([ids.tolist()]) for ids in token_ids(lengths)] for lengths in workload.requests]
+    lists = [[ids.tolist() for ids in token_ids(lengths)] for lengths in workload.requests]
+    tokens = [[RaggedTokens.of(part) for part in ([ids] if merged else [[text] for text in ids])] for ids in lists]
     numbers, waiting, writing = count(1), dict[int, asyncio.Future[str]](), asyncio.Lock()
     async with grpc.aio.insecure_channel(worker, options=channel_options()) as channel:
         described: Any = await WorkerServiceStub(channel).Describe(worker_pb2.DescribeRequest())
@@ -141,10 +143,14 @@ async def attached(worker: str, workload: Workload, deadline: float) -> AsyncIte
         await link.write(worker_pb2.AttachRequest(hello=hello))
 
         async def read() -> None:
-            async for message in link:
-                for part in message.answers:
-                    if part.HasField("end"):
-                        waiting.pop(part.job_id).set_result(part.end.error.reason or OK)
+            try:
+                async for message in link:
+                    for part in message.answers:
+                        if part.HasField("end"):
+                            waiting.pop(part.job_id).set_result(part.end.error.reason or OK)
+            finally:
+                for answer in waiting.values():
+                    answer.set_result("the worker ended the link")
 
         async def send(request: int) -> str:
             jobs = [
@@ -158,8 +164,10 @@ async def attached(worker: str, workload: Workload, deadline: float) -> AsyncIte
             return OK if statuses == {OK} else str(statuses)
 
         reading = asyncio.create_task(read())
-        yield send
-        reading.cancel()
+        try:
+            yield send
+        finally:
+            reading.cancel()
 
 
 @asynccontextmanager

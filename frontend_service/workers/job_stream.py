@@ -11,7 +11,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from typing import Any
@@ -23,10 +23,18 @@ from google.protobuf.message import DecodeError
 from frontend_service.domain.limits import ExpectedReply
 from frontend_service.workers.merging import groups_of, merge_key, merged_job, merged_reply, results_of
 from selvage.worker.v1 import worker_pb2 as pb
-from shared.errors import GivenBack, LimitExceeded, Overloaded, ResultTooLarge, SelvageError, WorkerUnavailable
+from shared.errors import (
+    DeadlineExceeded,
+    GivenBack,
+    LimitExceeded,
+    Overloaded,
+    ResultTooLarge,
+    SelvageError,
+    WorkerUnavailable,
+)
 from shared.jobs import MESSAGE_SEQUENCES, Job, JobResult, PackedBytes
 from shared.link_codec import ResultAssembly, job_bytes, jobs_to_pb, leading_piece, load_from_pb
-from shared.load import SHORT, Load
+from shared.load import SHORT, TURNS_PER_STEP, Load
 from shared.server.status import to_domain_error
 from shared.tasks import THREAD_BYTES, either, offload, until_stuck
 from shared.value_codec import MESSAGE_BYTES
@@ -36,7 +44,7 @@ MESSAGE_JOBS = 1024
 """Most jobs in one message; the rest goes into the next."""
 PACE = 0.002
 """Least seconds from one message to the next: what comes meanwhile leaves together. A message costs both sides as much
-as several of its jobs. A lone caller's next job comes later than that."""
+as several of its jobs. A lone caller never waits."""
 SILENCE = 5.0
 """Seconds without a message, while this process runs, after which a worker counts as lost; it sends one every second at
 least."""
@@ -135,13 +143,14 @@ class PendingJob:
     """A job that a worker has not answered yet, and what has come of its reply. `future`: done when all has come; its
     result is None while nobody has made and checked that of the job.
 
-    `sent`: it has left in a message. `alone`: it must not be merged. `merged`: the job that it has left in. `members`:
-    of a merged job, those that it is made of.
+    `came`: when, by the event loop's clock. `sent`: it has left in a message. `alone`: it must not be merged. `merged`:
+    the job that it has left in. `members`: of a merged job, those that it is made of.
     """
 
     job: Job
     reply: JobReply
     future: "asyncio.Future[JobResult | None]"
+    came: float
     sent: bool = False
     alone: bool = False
     merged: "PendingJob | None" = None
@@ -200,9 +209,10 @@ class JobStream:
             raise LimitExceeded(f"the request has {len(job.tokens)} texts or pairs, the limit is {MESSAGE_SEQUENCES}")
         if self._ended_by is not None:
             raise _given_back(self._ended_by)
-        future: asyncio.Future[JobResult | None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[JobResult | None] = loop.create_future()
         reply = JobReply(expected)
-        pending = PendingJob(job=job, reply=reply, future=future)
+        pending = PendingJob(job=job, reply=reply, future=future, came=loop.time())
         self._pending[job.id] = pending
         tokens = job.tokens.total
         self._unreported[job.id] = tokens
@@ -264,7 +274,7 @@ class JobStream:
         clock, left = asyncio.get_running_loop().time, -inf
         while True:
             await self._wake.wait()
-            if (early := left + PACE - clock()) > 0:
+            if len(self._pending) > 1 and (early := left + PACE - clock()) > 0:
                 await asyncio.sleep(early)
             left = clock()
             self._wake.clear()
@@ -297,9 +307,18 @@ class JobStream:
         return message.SerializeToString()
 
     def _merged(self, waiting: Sequence[PendingJob]) -> list[PendingJob]:
-        """Merges the jobs that may be, as far as a merged job is served in one turn."""
-        keys = [(None if pending.alone else merge_key(pending.job), pending.job.tokens.total) for pending in waiting]
-        groups = [[waiting[place] for place in group] for group in groups_of(keys, self.load.turn)]
+        """Merges the jobs that may be, as far as a merged job is short, is served in one turn, and its result is small
+        enough to be checked here."""
+        load = self.load
+        most_tokens = min(max(1, load.step_tokens // TURNS_PER_STEP) if load.step_tokens else load.turn, SHORT - 1)
+        keys = [
+            (
+                None if pending.alone else merge_key(pending.job),
+                max(pending.job.tokens.total / most_tokens, pending.reply.expected.known_bytes / THREAD_BYTES),
+            )
+            for pending in waiting
+        ]
+        groups = [[waiting[place] for place in group] for group in groups_of(keys)]
         return [group[0] if len(group) == 1 else self._merge(group) for group in groups]
 
     def _merge(self, members: Sequence[PendingJob]) -> PendingJob:
@@ -308,6 +327,7 @@ class JobStream:
             job=merged_job([member.job for member in members], next(self._merged_ids)),
             reply=JobReply(merged_reply([member.reply.expected for member in members])),
             future=asyncio.get_running_loop().create_future(),
+            came=members[0].came,
             sent=True,
             members=members,
         )
@@ -318,8 +338,8 @@ class JobStream:
         return merged
 
     def _answer_members(self, merged: PendingJob, future: "asyncio.Future[JobResult | None]") -> None:
-        """Gives each job that was merged its result. Where the merged job failed, each is tried alone: one may be at
-        fault, and the others must lose nothing by it."""
+        """Gives each job that was merged its result. Where the merged job failed, each is tried alone, in the time that
+        is left: one may be at fault, and the others must lose nothing by it."""
         self._pending.pop(merged.job.id, None)
         if future.cancelled():
             return
@@ -327,12 +347,16 @@ class JobStream:
         try:
             future.result()
             results = results_of(merged.reply.checked_result(), [member.job for member in merged.members])
-        except (Overloaded, WorkerUnavailable) as error:
+        except (DeadlineExceeded, Overloaded, WorkerUnavailable) as error:
             for member in waiting:
                 member.future.set_exception(error)
         except (SelvageError, WrongReply):
+            now = asyncio.get_running_loop().time()
             for member in waiting:
                 member.merged, member.alone, member.sent = None, True, False
+                if member.job.remaining is not None:
+                    member.job = replace(member.job, remaining=member.job.remaining - (now - member.came))
+                    member.came = now
             self._outgoing += waiting
             self._wake.set()
         else:

@@ -125,8 +125,8 @@ class Attachment:
             now = asyncio.get_running_loop().time()
             self._outboxes.work.add(tokens, now)
             self._own_work.add(tokens, now)
-            if idle:
-                self._outboxes.hasten_reports()
+        if idle and not self._driver.idle:
+            self._outboxes.hasten_reports()
 
     async def check_is_read(self) -> None:
         """Raises WorkerUnavailable once nobody reads what `send` writes."""

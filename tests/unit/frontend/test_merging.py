@@ -14,7 +14,7 @@ import pytest
 from frontend_service.domain.limits import expected_reply
 from frontend_service.workers.job_stream import PACE, JobStream
 from selvage.worker.v1 import worker_pb2 as pb
-from shared.errors import Internal, Overloaded, SelvageError
+from shared.errors import DeadlineExceeded, Internal, Overloaded, SelvageError
 from shared.jobs import Encode, Job, JobResult, MaxSim, Priority, RaggedTokens, Rows, TokenRanges
 from shared.link_codec import UnsentOutcome, jobs_from_pb, load_to_pb
 from shared.load import Load
@@ -48,6 +48,8 @@ def result_of(job: Job) -> JobResult:
 class Worker:
     """The worker's end of a stream: answers each job by `answer`, or never while that is None. `jobs`: by message."""
 
+    seconds = 0.0
+
     def __init__(self, answer: Callable[[Job], JobResult | SelvageError] | None) -> None:
         self._answer, self._replies = answer, asyncio.Queue[bytes]()
         self.jobs: list[list[Job]] = []
@@ -62,7 +64,7 @@ class Worker:
         if self._answer is not None and jobs:
             for job in jobs:
                 UnsentOutcome(job.id, self._answer(job)).add_part(reply, 1 << 20)
-            self._replies.put_nowait(reply.SerializeToString())
+            asyncio.get_running_loop().call_later(self.seconds, self._replies.put_nowait, reply.SerializeToString())
 
     async def read(self) -> bytes:
         return await self._replies.get()
@@ -126,7 +128,7 @@ async def test_every_job_gets_its_own_result(seed: int) -> None:
     sent = [job for message in worker.jobs for job in message]
     assert sorted(_texts(sent)) == sorted(_texts(jobs))
     assert all(job.tokens.total <= max(TURN, 4 * 9) for job in sent)
-    assert len(sent) < len(jobs) or len(jobs) < 8
+    assert len(sent) < len(jobs) or len(jobs) < 12
 
 
 def _texts(jobs: list[Job]) -> list[tuple[object, ...]]:
@@ -140,15 +142,29 @@ def _texts(jobs: list[Job]) -> list[tuple[object, ...]]:
 
 
 @in_no_time
-async def test_as_long_as_anybody_waits() -> None:
-    """The merged job's deadline is the latest, and none where one job has none."""
+async def test_jobs_of_about_one_deadline_are_merged() -> None:
+    """The merged job's is the latest; jobs with other deadlines, or with none, stay apart."""
     worker = Worker(result_of)
     async with attached(worker) as stream:
-        for times, latest in (([1.0, 9.0, 5.0], 9.0), ([1.0, None], None)):
-            jobs = [replace(job, remaining=time) for job, time in zip(jobs_of(3, 2), times, strict=False)]
-            await asyncio.gather(*(start(stream, job) for job in jobs))
-            assert [job.remaining for job in worker.jobs[-1]] == [latest]
-            await asyncio.sleep(1)
+        jobs = [
+            replace(job, remaining=time)
+            for job, time in zip(jobs_of(6, 2), [5.0, 1.0, 5.2, None, 4.9, None], strict=True)
+        ]
+        await asyncio.gather(*(start(stream, job) for job in jobs))
+    assert [(len(job.tokens), job.remaining) for job in worker.jobs[0]] == [(3, 5.2), (1, 1.0), (2, None)]
+
+
+@in_no_time
+async def test_large_results_are_not_merged() -> None:
+    """They would be checked on the event loop."""
+    wide = replace(PLAIN, dimensions=1 << 16)
+    worker = Worker(None)
+    async with attached(worker) as stream:
+        waiting = [start(stream, replace(job, work=wide)) for job in jobs_of(9, 1)]
+        await asyncio.sleep(1)
+        for task in waiting:
+            task.cancel()
+    assert [len(job.tokens) for job in worker.jobs[0]] == [4, 4, 1]
 
 
 @in_no_time
@@ -169,25 +185,27 @@ async def test_a_traced_job_and_one_with_ranges_stay_alone() -> None:
 
 @in_no_time
 async def test_others_lose_nothing_by_a_job_that_fails() -> None:
-    jobs = [*jobs_of(5, 2), Job(id=9, work=PLAIN, tokens=RaggedTokens.of([[POISON]]))]
+    jobs = [*jobs_of(5, 2), Job(id=9, work=PLAIN, tokens=RaggedTokens.of([[POISON]]), remaining=60.0)]
     poison = np.array([POISON], dtype="<i4").tobytes()
     worker = Worker(lambda job: Internal("it failed") if poison in job.tokens.ids else result_of(job))
+    worker.seconds = 3.0
     async with attached(worker) as stream:
         results = await asyncio.gather(*(start(stream, job) for job in jobs), return_exceptions=True)
     assert isinstance(results.pop(), Internal)
     assert [result.dense for result in results if isinstance(result, JobResult)] == [
         result_of(job).dense for job in jobs[:-1]
     ]
-    assert [len(message) for message in worker.jobs] == [1, 6]
+    assert [[job.remaining for job in message] for message in worker.jobs] == [[60.0], [57.0] * 6]
 
 
+@pytest.mark.parametrize("error", [Overloaded("too much waits", retry_after=2.0), DeadlineExceeded("it is late")])
 @in_no_time
-async def test_a_refusal_is_everybodys() -> None:
-    """Alone each would be refused too: they are not sent again."""
-    worker = Worker(lambda job: Overloaded("too much waits", retry_after=2.0))
+async def test_a_refusal_is_everybodys(error: SelvageError) -> None:
+    """None of them is sent again."""
+    worker = Worker(lambda job: error)
     async with attached(worker) as stream:
         results = await asyncio.gather(*(start(stream, job) for job in jobs_of(3, 2)), return_exceptions=True)
-    assert [type(result) for result in results] == [Overloaded] * 3
+    assert [type(result) for result in results] == [type(error)] * 3
     assert len(worker.jobs) == 1
 
 

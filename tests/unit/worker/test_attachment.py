@@ -13,7 +13,7 @@ from gpu_worker.link.outbox import IDLE_BEAT, Outbox, Outboxes
 from gpu_worker.schedule.load import RECENT_SECONDS
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.errors import InvalidInput
-from shared.jobs import Classify, Job, JobResult, RaggedTokens
+from shared.jobs import Classify, Job, JobResult, NO_TOKENS, RaggedTokens
 from shared.link_codec import jobs_to_pb, load_from_pb
 from shared.load import REPORT_SECONDS, Load
 from support.clockwork import in_no_time
@@ -201,13 +201,14 @@ class Counted(Outbox):
 
 
 async def test_the_first_job_of_an_idle_worker_is_told_to_all() -> None:
-    """The jobs after it are not: the report that is on its way counts them too."""
+    """The jobs after it are not: the report that is on its way counts them too. A job may have no tokens."""
     outboxes, jobs = Outboxes(1 << 30), HeldJobs()
     attachment, reporting = attached(jobs, outboxes), Counted(Load)
     outboxes.add(reporting)
 
     async def send(*ids: int) -> None:
-        message = jobs_to_pb([Job(id=number, work=Classify(), tokens=RaggedTokens.of([[1]])) for number in ids], MODEL)
+        of_id = {number: NO_TOKENS if number == 4 else RaggedTokens.of([[1]]) for number in ids}
+        message = jobs_to_pb([Job(id=number, work=Classify(), tokens=of_id[number]) for number in ids], MODEL)
         await attachment.receive(message, message.ByteSize())
 
     await send(1, 2)
