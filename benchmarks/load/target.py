@@ -129,8 +129,10 @@ async def reached(
 
 @asynccontextmanager
 async def attached(worker: str, workload: Workload, deadline: float, merged: bool) -> AsyncIterator[Send]:
-    """Attaches to a worker; yields what sends a request's sequences in one message and waits for all their vectors: each
-    sequence as a job of a caller of its own, or `merged` in one job, as a frontend sends those of one caller."""
+    """Attaches to a worker; yields what sends a request's sequences in one message, and waits for all their vectors.
+
+    Each sequence is a job of a caller of its own, or all are `merged` in one, as a frontend sends those of one caller.
+    """
     encode = Encode(outputs=frozenset({OutputKind.DENSE}), normalize=True, normalize_tokens=True)
     lists = [[ids.tolist() for ids in token_ids(lengths)] for lengths in workload.requests]
     tokens = [[RaggedTokens.of(part) for part in ([ids] if merged else [[text] for text in ids])] for ids in lists]

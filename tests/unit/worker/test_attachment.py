@@ -13,7 +13,7 @@ from gpu_worker.link.outbox import IDLE_BEAT, Outbox, Outboxes
 from gpu_worker.schedule.load import RECENT_SECONDS
 from selvage.worker.v1 import worker_pb2 as pb
 from shared.errors import InvalidInput
-from shared.jobs import Classify, Job, JobResult, NO_TOKENS, RaggedTokens
+from shared.jobs import NO_TOKENS, Classify, Job, JobResult, RaggedTokens
 from shared.link_codec import jobs_to_pb, load_from_pb
 from shared.load import REPORT_SECONDS, Load
 from support.clockwork import in_no_time
