@@ -131,6 +131,8 @@ def card_from_pb(message: model_pb2.ModelCard) -> ModelCard:
             "activation": Activation(message.activation),
             "prompts": dict(message.prompts),
             "task_models": dict(message.task_models),
+            "message_templates": dict(message.message_templates),
+            "prompted_message_templates": dict(message.prompted_message_templates),
             "special_tokens": dict(message.special_tokens),
             "special_ids": tuple(message.special_ids),
             "late_interaction": _late_interaction(message),

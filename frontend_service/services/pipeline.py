@@ -283,6 +283,8 @@ class Pipeline:
         """
         limits, tokenizer = self.limits, model.tokenizer_of(choice.input_type)
         prompt = tokenizer.prompt(choice)
+        if prompt and not tokenizer.takes_prompts:
+            raise UnsupportedTask("the model's chat template has no place for a prompt", field=prompt_field)
         # First what each says or leaves to the setting, then both at once: a text is cut where either cuts it. In the
         # other order a `sequence_cut` that says no would also answer for a `cut` that says nothing, against
         # --auto-truncate: test_one_limit_that_says_no_leaves_the_other_to_the_setting (test_auto_truncate.py).

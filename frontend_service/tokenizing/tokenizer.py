@@ -93,6 +93,11 @@ class ModelTokenizer:
         adapted._read_card(card)
         return adapted
 
+    @property
+    def takes_prompts(self) -> bool:
+        """Whether there is a place for a prompt: a chat template may have none."""
+        return not self._card.message_templates or bool(self._card.prompted_message_templates)
+
     def _load(self, tokenizer_json: bytes, card: ModelCard) -> None:
         self.tokenizer = Tokenizer.from_buffer(tokenizer_json)
         self.tokenizer.no_truncation()

@@ -16,7 +16,7 @@ from gpu_worker.model.adapters.lora import (
 )
 from gpu_worker.model.source import LoadOptions, Source, locate
 from gpu_worker.model.tune.linear import reads_weight
-from gpu_worker.repository import adapters, messages, reading, tokenizer
+from gpu_worker.repository import adapters, messages, reading, score_template, tokenizer
 from gpu_worker.repository.adapters import CONFIG, NamedAdapter
 from gpu_worker.repository.recipe import MessageRecipe, Recipe
 from shared.errors import ModelRefused
@@ -94,18 +94,31 @@ def _read(source: Source, named: NamedAdapter, trust_remote_code: bool) -> Serve
         raise ModelRefused(f"{path} holds no {CONFIG}")
     adapter = adapters.read(folder)
     _check_base(adapter.config.base, adapter.config.file, source)
+    _check_question(source, {path, folder})
     updates = _encoder_updates(updates_of(adapter, source.model), source.model)
     recipe = source.recipe
     base = None if (folder / "config.json").is_file() else source.folder
     with adapters.model_folder(path, folder, base) as place:
         if (path / adapters.MODULES).is_file():
             recipe = _own_recipe(source.recipe, reading.read(place, named.folder), path)
+        if source.recipe.message and any(recipe.prompts.values()) and not source.recipe.message.prompted_templates:
+            raise ModelRefused(
+                f"{path}: it has prompts, and the base's chat template has no place for a prompt: serve it alone (--model)"
+            )
         if any((folder / name).is_file() for name in TOKENIZERS):
             reader = tokenizer.read(place / folder.relative_to(path), trust_remote_code, recipe.truncation_side)
             if tokenizer.export(reader, recipe.lowercase, bare=recipe.bare).content != source.tokenizer.content:
                 raise ModelRefused(f"{folder}: its tokenizer is another one than the base's: serve it alone")
             _check_message(source.recipe.message, recipe, reader, folder)
     return ServedAdapter(names=(named.name,), updates=updates, recipe=recipe, digest=adapter.digest().digest())
+
+
+def _check_question(source: Source, folders: set[Path]) -> None:
+    """Raises ModelRefused where an adapter asks a reranker another question than its base."""
+    base = None if source.folder is None else source.folder / score_template.NAME
+    for file in (folder / score_template.NAME for folder in folders):
+        if file.is_file() and not (base and base.is_file() and base.read_bytes() == file.read_bytes()):
+            raise ModelRefused(f"{file}: it is another one than the base's: serve the adapter alone (--model)")
 
 
 def _check_message(base: MessageRecipe | None, recipe: Recipe, reader: Any, folder: Path) -> None:

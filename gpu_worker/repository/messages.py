@@ -12,7 +12,7 @@ from typing import Any
 
 from gpu_worker.repository.files import first_line, read_object
 from gpu_worker.repository.recipe import LateInteractionRecipe, MessageRecipe
-from gpu_worker.repository.rerankers import PROBES
+from gpu_worker.repository.rerankers import DATE, PROBES
 from gpu_worker.repository.weights import TEXT_SIDES
 from shared.errors import ModelRefused
 
@@ -30,6 +30,11 @@ def resolve(recipe: MessageRecipe, tokenizer: Any, folder: Path, prompts: Mappin
     """
     processor = _has_processor(folder)
     template = _template_of_processor(folder) if processor else None
+    if DATE in str(template or tokenizer.chat_template):
+        raise ModelRefused(
+            f"{recipe.source}: modality_config: message: the chat template writes the date ({DATE}): a text would have "
+            "another vector each day"
+        )
 
     def render(task: str, text: str, prompt: str = "") -> str:
         turns = (("system", prompt), ("user", text)) if prompt else (("user", text),)

@@ -185,7 +185,7 @@ class MessageRecipe:
 
     structured: bool
     options: dict[str, Any]
-    source: str = field(compare=False)
+    source: str = field(compare=False, repr=False)  # the fingerprint is of the repr
     templates: dict[str, str] = field(default_factory=dict, compare=False)
     prompted_templates: dict[str, str] = field(default_factory=dict, compare=False)
     bare: bool = field(default=True, compare=False)

@@ -35,6 +35,8 @@ MARKS = {"system": "{instruction}", "query": "{query}", "document": "{document}"
 PROBES = ("", "a", " \n<A b=\"c\">&'\u00c9{7}' 8\n ", "Ab " * 9999)
 """Texts that a template must put in as they are: no filter, no condition on them."""
 SAY = "say how it is asked by --score-template (docs/models.md has what to give for some rerankers)"
+DATE = "strftime_now"
+"""What transformers gives templates for the time of rendering."""
 LISTWISE = "JinaForRanking"
 OPENING = (
     "<|im_start|>system\n"
@@ -115,6 +117,8 @@ def _rendered(question: ScoreTemplate, tokenizer: Any) -> tuple[str, str]:
         except Exception as error:  # the template is a program
             raise ModelRefused(f"{question.source}: the template cannot be rendered: {first_line(error)}") from error
 
+    if DATE in question.template:
+        raise ModelRefused(f"{question.source}: the template writes the date ({DATE}): scores would change each day")
     marks = {name: f"{{{name}}}" for name in ("query", "document", "instruction")}
     usual = marks | {"instruction": question.instruction}
     plain, instructed = render(**usual), render(**marks)

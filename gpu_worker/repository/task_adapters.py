@@ -55,7 +55,7 @@ def tasks_of(path: Path) -> dict[str, Path]:
     if not names or len({*names}) < len(names):
         raise ModelRefused(f"{key} {list(names)!r} must name tasks, each of them once")
     for name in names:
-        if not name or name != Path(name).name:
+        if name in ("", "..") or name != Path(name).name:
             raise ModelRefused(f"{key} {name!r} must be the name of a folder in {FOLDER}")
         if not (path / FOLDER / name / CONFIG).is_file():
             raise ModelRefused(f"{path / FOLDER / name / CONFIG} is missing; task_names of config.json names the task")

@@ -15,7 +15,7 @@ REQUEST_BYTES = 16 * 1024 * 1024
 """Most bytes of a message that a frontend takes. Its replies may be larger, and so may a worker's jobs."""
 CONNECTIONS = 4096
 """Most connections of a port."""
-LINK_VERSION = 3
+LINK_VERSION = 4
 """Version of the contract between frontend and worker, which both send when they attach."""
 
 Options = list[tuple[str, int]]

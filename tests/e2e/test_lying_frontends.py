@@ -107,7 +107,10 @@ def job_with_raw(extra: bytes) -> Message:
 MANY = b"\x01" * 20 * 2**20
 FIRST: dict[str, tuple[bytes, str]] = {
     "no hello": (request("", job()).SerializeToString(), "first message must be a hello"),
-    "a later version": (hello(version=LINK_VERSION + 1), "speaks version 4 of the link, this worker version 3"),
+    "a later version": (
+        hello(version=LINK_VERSION + 1),
+        f"speaks version {LINK_VERSION + 1} of the link, this worker version {LINK_VERSION}",
+    ),
     "what is no message": (b"\xff" * 100, "not a message of this method"),
 }
 """First messages that end the link, with what is told."""

@@ -89,7 +89,10 @@ def token_lists(shown: ShownTexts, *, special: bool) -> list[list[dict[str, Any]
 
 
 def resolved(frontend: Frontend, request: R) -> R:
-    """The request without a model's name where only one is served. Raises WorkerUnavailable."""
+    """The request without a model's name where only one is served and no model has that name. Raises
+    WorkerUnavailable."""
+    if any(request.model in card.names for card in frontend.models.cards()):
+        return request
     try:
         frontend.models.get("")
     except UnknownModel:
@@ -104,7 +107,7 @@ async def _ask(
     body: B,
     names: Callable[[], FieldNames],
 ) -> A:
-    """Has a service answer; a single model whatever the body calls it, as the original serves one and reads no name."""
+    """Has a service answer. A single model answers to any name that no other has, as the original reads no name."""
 
     def serve_only(request: R, terms: RequestTerms) -> Awaitable[A]:
         return serve(resolved(call.frontend, request), terms)

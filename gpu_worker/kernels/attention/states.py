@@ -108,8 +108,18 @@ def scan(
 
     A head's state S [D, P] is, token by token, exp(decay) S + key (x) value, and the output is query S. With `beta`
     [T, G], for R = 1, it is the delta rule: what is written in place of a value is beta (value - key exp(decay) S).
+
+    A token whose numbers are not finite counts as zeros and gets NaN: other sequences are masked by factors of 0, and 0
+    times such a number is NaN.
     """
     groups, heads, width = value.shape[1:]
+    inputs = [query, key, value, decay, *([] if beta is None else [beta])]
+    broken = ~torch.stack([torch.isfinite(states).flatten(1).all(dim=1) for states in inputs]).all(dim=0)
+    has_broken = value.device.type != "cpu" or bool(broken.any())  # an accelerator would have to be waited for
+    if has_broken:
+        inputs = [states.masked_fill(broken.view(-1, *[1] * (states.dim() - 1)), 0.0) for states in inputs]
+        query, key, value, decay = inputs[:4]
+        beta = None if beta is None else inputs[4]
     all_q, all_k = (chunks.filled(states).transpose(1, 2) for states in (query, key))
     all_v, all_decays = chunks.filled(value).permute(0, 2, 3, 1, 4), chunks.filled(decay).permute(0, 2, 3, 1)
     all_betas = None if beta is None else chunks.filled(beta).transpose(1, 2)[..., None]
@@ -141,7 +151,8 @@ def scan(
                 if chunks.passes[number]:
                     added += state * entering[place, ..., -1].repeat_interleave(width, dim=1)[:, None]
                 state = added
-    return output.flatten(0, 1)[: chunks.tokens]
+    rows = output.flatten(0, 1)[: chunks.tokens]
+    return rows.masked_fill(broken[:, None, None, None], float("nan")) if has_broken else rows
 
 
 def _decays(decay: Tensor, chunks: Chunks, block: slice) -> tuple[Tensor, Tensor, Tensor]:

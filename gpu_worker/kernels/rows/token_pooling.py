@@ -3,7 +3,9 @@
 Nothing here is PyTorch's: it would keep a pool of threads for every thread that calls it.
 """
 
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -15,15 +17,17 @@ from scipy.spatial.distance import squareform
 from shared.vectors import TokenPooling
 
 Floats = NDArray[np.float32]
+_LIMITED = threading.Lock()  # of the process: a limit gives back the number of threads that it found
 NO_NORM = 1e-12
 """Least norm that a row is divided by, as in torch: a shorter row has no direction."""
 
 
-def one_thread() -> AbstractContextManager[Any]:
+@contextmanager
+def one_thread() -> Iterator[None]:
     """Has numpy compute products in one thread meanwhile, in the whole process. A document's are small, and take ten
     times as long in several threads that wait for the cores on which the model is computed."""
-    limit: AbstractContextManager[Any] = _open_blas().limit(limits=1)
-    return limit
+    with _LIMITED, _open_blas().limit(limits=1):
+        yield
 
 
 @cache

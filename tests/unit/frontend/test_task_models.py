@@ -7,7 +7,7 @@ from asgi import HttpApi, Worker
 from fakes import card, pipeline_of, words_of
 
 from frontend_service.domain.limits import ExpectedReply
-from frontend_service.domain.requests import EmbedRequest
+from frontend_service.domain.requests import EmbedRequest, PromptChoice
 from frontend_service.services.embed import EmbeddingService
 from frontend_service.services.pipeline import ServedModel
 from shared.caller import RequestTerms
@@ -34,6 +34,9 @@ class Tasks(Worker):
             own_card = card(**PROMPTS, id=name, fingerprint=name, task_models={task: name})
             texts = self.served.texts.with_card(own_card)
             self._models[name] = ServedModel(card=own_card, texts=texts, queued_tokens=1000, adapter=True)
+
+    def models(self) -> tuple[ServedModel, ...]:
+        return tuple({model.card.id: model for model in self._models.values()}.values())
 
     def model(self, name: str) -> ServedModel:
         if name not in self._models:
@@ -111,6 +114,27 @@ async def test_apis_without_a_task_say_which_models_there_are(path: str, body: d
     reply = await HttpApi(worker).ask(path, body)
     assert (reply.status, worker.computed) == (status, [])
     assert NEEDS in reply.error[1]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/embed", {"inputs": "a"}), ("/embed_all", {"inputs": "a"})],
+)
+async def test_tei_s_dialect_keeps_the_name_of_a_model(path: str, body: dict[str, Any]) -> None:
+    """Any other name is that of the only base, as the original reads none."""
+    worker = Tasks()
+    await HttpApi(worker).ask(path, body | {"model": "fake-retrieval"})
+    assert worker.computed == ["fake-retrieval"]
+    reply = await HttpApi(worker).ask(path, body | {"model": "whatever"})
+    assert (reply.status, worker.computed) == (424, ["fake-retrieval"])
+
+
+async def test_a_chat_template_without_a_place_for_a_prompt_names_the_field() -> None:
+    service = EmbeddingService(pipeline_of(Worker(message_templates={"": "m {text}"})))
+    request = EmbedRequest(texts=["a"], prompt=PromptChoice(literal="find"))
+    with pytest.raises(UnsupportedTask, match="no place for a prompt") as refused:
+        await service.embed(request, RequestTerms.within(60))
+    assert refused.value.field == "prompt"
 
 
 async def test_over_grpc_the_model_of_a_task_is_named() -> None:

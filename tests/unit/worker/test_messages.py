@@ -4,6 +4,7 @@ Of models that read images too, the text side is compared with the whole model o
 """
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -268,6 +269,27 @@ def test_an_adapter_beside_a_model_of_messages(tokenizer: PreTrainedTokenizerFas
     (folder / "chat_template.jinja").write_text(CHATML.replace("Represent it.", "Represent that."))
     with pytest.raises(ModelRefused, match="its chat template is another one than the base's"):
         load(str(base), CPU, options)
+    (folder / "score_template.json").write_text("{}")
+    with pytest.raises(ModelRefused, match=r"score_template.json: it is another one than the base's: serve"):
+        load(str(base), CPU, options)
+
+
+def test_an_adapter_with_prompts_needs_a_place_for_them(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    base = write(tmp_path / "base", tokenizer, WORDS, prompts={})
+    folder = write_adapter(tmp_path / "adapter", base, target_modules=["q_proj"])
+    write_around(folder, tokenizer, WORDS, prompts={"query": "Other: "})
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+    options = LoadOptions(adapters=[NamedAdapter(name="adapter", folder=str(folder))])
+    with pytest.raises(ModelRefused, match=r"--adapter adapter: .*no place for a prompt"):
+        load(str(base), CPU, options)
+
+
+def test_a_copy_elsewhere_is_the_same_model(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    first = write(tmp_path / "first", tokenizer)
+    shutil.copytree(first, tmp_path / "second")
+    one, other = (card_of(load(str(tmp_path / name), CPU)).fingerprint for name in ("first", "second"))
+    assert one == other
 
 
 @pytest.mark.parametrize(
@@ -278,6 +300,7 @@ def test_an_adapter_beside_a_model_of_messages(tokenizer: PreTrainedTokenizerFas
         ("{{ messages[-1].content }}{{ messages[-1].content }}", "has the text 2 times"),
         ("{{ 'short' if messages[-1].content | length < 9 }}{{ messages[-1].content }}", "depends on its content"),
         ("{{ raise_exception('no') }}", "cannot be rendered: no"),
+        ("{{ strftime_now('%d') }}{{ messages[-1].content }}", "writes the date"),
     ],
 )
 def test_other_templates_are_refused(

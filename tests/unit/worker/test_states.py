@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers.models.bamba import modeling_bamba
 from transformers.models.lfm3 import modeling_lfm3
@@ -111,6 +112,27 @@ def test_a_state_space_begins_anew_in_each_text(lengths: list[int], groups: int)
 
     packed = states.state_space(original)(x, dt, rates, written, read, **options, ragged=call_of(lengths))
     torch.testing.assert_close(packed, one_by_one(lengths, alone, [x, dt, written, read]), **CLOSE)
+
+
+@pytest.mark.parametrize("name", ["query", "key", "value", "decay", "beta"])
+def test_numbers_that_are_not_finite_stay_in_their_text(name: str) -> None:
+    """Texts before and behind it are computed as without it; of its own text at least that token is NaN."""
+    lengths, broken = [30, 70, 50], 40
+    total, chunks = sum(lengths), call_of(lengths).chunks
+    inputs = {
+        "query": draw(total, 2, 8),
+        "key": F.normalize(draw(total, 2, 8), dim=-1),
+        "value": draw(total, 2, 1, 5),
+        "decay": -torch.rand(total, 2, 1),
+        "beta": torch.rand(total, 2),
+    }
+    right = states.scan(**inputs, chunks=chunks)
+    inputs[name] = inputs[name].clone()
+    inputs[name][broken] = float("inf")
+    rows = states.scan(**inputs, chunks=chunks)
+    assert rows[broken].isnan().all()
+    for others in (slice(0, 30), slice(100, None)):
+        torch.testing.assert_close(rows[others], right[others])
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
