@@ -103,7 +103,8 @@ def _read(source: Source, named: NamedAdapter, trust_remote_code: bool) -> Serve
             recipe = _own_recipe(source.recipe, reading.read(place, named.folder), path)
         if source.recipe.message and any(recipe.prompts.values()) and not source.recipe.message.prompted_templates:
             raise ModelRefused(
-                f"{path}: it has prompts, and the base's chat template has no place for a prompt: serve it alone (--model)"
+                f"{path}: it has prompts, and the base's chat template has no place for a prompt: serve it alone "
+                "(--model)"
             )
         if any((folder / name).is_file() for name in TOKENIZERS):
             reader = tokenizer.read(place / folder.relative_to(path), trust_remote_code, recipe.truncation_side)
