@@ -155,7 +155,7 @@ def overload() -> str:
 
 
 def host() -> str:
-    """Renders CPU a request of both services, and times that of the null pair, by load."""
+    """Renders CPU a request of both services, and how many times that of the null pair it is, by load."""
     result, rows, jobs, bound = read("host"), [], [], ""
     for case in result["cases"]:
         null = case["sides"].get("null pair")
@@ -172,10 +172,12 @@ def host() -> str:
                 spent = [figures[f"worker{part}: {CPU}"]["median"] / count for part in ("", "'s event loop")]
                 jobs.append([case["case"], side, *(f"{milliseconds:.3f}" for milliseconds in spent)])
                 continue
+            if side == "null pair":
+                continue
             cells = [number(figures["requests/s"]["median"])]
             for part in ("frontend", "frontend's event loop", "worker", "worker's event loop"):
                 ours, least = (figures_of[f"{part}: {CPU}"]["median"] for figures_of in (figures, null))
-                cells.append(f"{ours:.2f}" if figures is null else f"{ours:.2f} ({ours / least:.1f})")
+                cells.append(f"{ours:.2f} ({ours / least:.1f})")
             rows.append([case["case"], side, *cells])
     heads = ["load", "", "requests/s", "frontend", "its event loop", "worker", "its event loop"]
     of_messages = table(["load", "", "worker, ms a text", "its event loop, ms a text"], jobs)

@@ -13,7 +13,7 @@ from tokenizers import Encoding
 
 from frontend_service.tokenizing.tokens import shortened
 from shared.card import ModelCard, message_of
-from shared.errors import InvalidInput, UnsupportedTask
+from shared.errors import InvalidInput
 from shared.vectors import InputType, TruncationSide
 
 TASKS = {InputType.UNSPECIFIED: "", InputType.QUERY: "query", InputType.DOCUMENT: "document"}
@@ -39,10 +39,8 @@ class MessageWriter:
         self._frame = lru_cache(maxsize=16)(self._measured)
 
     def message(self, text: str, prompt: str, input_type: InputType) -> str:
-        """Writes a text with its prompt. Raises UnsupportedTask where the model takes none."""
+        """Writes a text with its prompt, which is empty where the template has no place for one."""
         templates = self._card.prompted_message_templates if prompt else self._card.message_templates
-        if not templates:
-            raise UnsupportedTask("the model's chat template has no place for a prompt", field="prompt")
         return message_of(templates.get(TASKS[input_type], templates[""]), text, prompt)
 
     def check_room(self, limit: int, prompt: str, input_type: InputType, field: str) -> None:

@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 
 import structlog
 
+from shared import reporting
 from shared.caller import AUTHORIZATION, TERMS, Caller, Deadline, RequestTerms, bind_ids, trace_id_of
 from shared.errors import DeadlineExceeded, Internal, SelvageError, Unauthenticated, WorkerUnavailable
 from shared.jobs import Priority
@@ -67,7 +68,6 @@ class Calls:
         self._identify, self._accepts = identify, accepts
         self._refuses = False
         self._running = 0
-        self._log = log.bind()  # with the settings of now: the logger of a module looks them up for every line
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -181,8 +181,9 @@ class Calls:
             self._end()
             if span is not None:
                 span.end(outcome["code"], outcome.get("reason", ""))
-            milliseconds = round((time.monotonic() - start) * 1e3, 2)
-            self._log.debug("call", method=caller.method, **outcome, milliseconds=milliseconds)
+            if reporting.tells_debug():
+                milliseconds = round((time.monotonic() - start) * 1e3, 2)
+                log.debug("call", method=caller.method, **outcome, milliseconds=milliseconds)
 
     def _begin(self) -> None:
         """Counts a call or stream as running, until `_end`."""

@@ -9,6 +9,7 @@ state goes on into the next chunk only where its sequence does.
 
 from collections.abc import Callable, Iterator
 from inspect import unwrap
+from math import isfinite
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -114,9 +115,11 @@ def scan(
     """
     groups, heads, width = value.shape[1:]
     inputs = [query, key, value, decay, *([] if beta is None else [beta])]
-    broken = ~torch.stack([torch.isfinite(states).flatten(1).all(dim=1) for states in inputs]).all(dim=0)
-    has_broken = value.device.type != "cpu" or bool(broken.any())  # an accelerator would have to be waited for
-    if has_broken:
+    broken: Tensor | None = None
+    # An accelerator would have to be waited for. Sums are not finite where a number is not, and take a thirtieth of the
+    # time of a look at each.
+    if value.device.type != "cpu" or not all(isfinite(states.sum().item()) for states in inputs):
+        broken = ~torch.stack([torch.isfinite(states).flatten(1).all(dim=1) for states in inputs]).all(dim=0)
         inputs = [states.masked_fill(broken.view(-1, *[1] * (states.dim() - 1)), 0.0) for states in inputs]
         query, key, value, decay = inputs[:4]
         beta = None if beta is None else inputs[4]
@@ -152,7 +155,7 @@ def scan(
                     added += state * entering[place, ..., -1].repeat_interleave(width, dim=1)[:, None]
                 state = added
     rows = output.flatten(0, 1)[: chunks.tokens]
-    return rows.masked_fill(broken[:, None, None, None], float("nan")) if has_broken else rows
+    return rows if broken is None else rows.masked_fill(broken[:, None, None, None], float("nan"))
 
 
 def _decays(decay: Tensor, chunks: Chunks, block: slice) -> tuple[Tensor, Tensor, Tensor]:

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.cluster import hierarchy
-from scipy.spatial.distance import squareform
 
 from shared.vectors import TokenPooling
 
@@ -64,6 +62,8 @@ def unit(rows: Floats) -> Floats:
 
 def _means(rows: Floats, clusters: int) -> Floats:
     """The means [clusters, D] of clusters of rows [n, D]."""
+    from scipy.cluster import hierarchy  # here: it takes half a second, and few models pool
+
     linkage = hierarchy.linkage(_distances(rows), method="ward")
     labels = hierarchy.fcluster(linkage, t=clusters, criterion="maxclust")  # [n], each from 1
     order = np.argsort(labels, kind="stable")
@@ -74,6 +74,8 @@ def _means(rows: Floats, clusters: int) -> Floats:
 
 def _distances(rows: Floats) -> Floats:
     """Cosine distances [n * (n - 1) / 2] of all pairs of rows [n, D] of unit length."""
+    from scipy.spatial.distance import squareform
+
     distances = rows @ rows.T  # [n, n]; changed in place, since it takes most of the memory
     np.subtract(1, distances, out=distances)
     np.clip(distances, 0, 2, out=distances)

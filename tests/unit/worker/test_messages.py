@@ -27,7 +27,7 @@ from gpu_worker.repository.adapters import NamedAdapter
 from harness.random_models import synthetic
 from harness.random_models.miniature import widen
 from harness.random_models.shapes import DECODER, TINY
-from shared.errors import InvalidInput, ModelRefused, UnsupportedTask
+from shared.errors import InvalidInput, ModelRefused
 from shared.jobs import Classify, Job
 from shared.vectors import InputType, TruncationSide
 from support.adapted import write_adapter
@@ -173,10 +173,9 @@ def test_options_of_the_template_count(tokenizer: PreTrainedTokenizerFast, tmp_p
 
 
 def test_a_template_without_a_place_for_prompts(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
-    """A model without prompts is served, and a request with one is refused; a model with prompts is refused."""
+    """A model without prompts is served, and tells that it takes none; a model with prompts is refused."""
     model = load(str(write(tmp_path / "served", tokenizer, WORDS, prompts={"query": ""})), CPU)
-    with pytest.raises(UnsupportedTask, match="no place for a prompt"):
-        rows(model, ["a"], PromptChoice(literal="find"))
+    assert not ModelTokenizer(model.tokenizer.content, card_of(model)).takes_prompts
     with pytest.raises(ModelRefused, match="has the prompt 0 times, it must put it in once"):
         load(str(write(tmp_path / "refused", tokenizer, WORDS)), CPU)
 
