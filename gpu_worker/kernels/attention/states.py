@@ -216,9 +216,15 @@ def install(model: nn.Module) -> bool:
         for name in MIXING:
             if name in forward.__code__.co_names:
                 raise ModelRefused(f"its layers keep a state ({name}) across the texts of a batch")
-        ours = {name: make(forward.__globals__[name]) for name, make in RAGGED.items() if name in forward.__globals__}
+        replaced = {
+            name: make(forward.__globals__[name]) for name, make in RAGGED.items() if name in forward.__globals__
+        }
         packed = FunctionType(
-            forward.__code__, forward.__globals__ | ours, forward.__name__, forward.__defaults__, forward.__closure__
+            forward.__code__,
+            forward.__globals__ | replaced,
+            forward.__name__,
+            forward.__defaults__,
+            forward.__closure__,
         )
         packed.__kwdefaults__ = forward.__kwdefaults__
         layer.forward = MethodType(packed, layer)
