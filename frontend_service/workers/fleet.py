@@ -244,13 +244,17 @@ class Fleet:
             for task in self._attaching.values():
                 task.cancel()
 
+    def _follow_links(self) -> None:
+        """Decides at once which models are served, so that what callers are told fits the links."""
+        self._choose_models()
+        self._changed.set()
+
     async def _follow_changes(self) -> None:
-        """After each change of a link, decides which models are served, and calls `on_ready` as `__init__` says."""
+        """After each change of a link, calls `on_ready` as `__init__` says."""
         ready: bool | None = None
         while True:
             await self._changed.wait()
             self._changed.clear()
-            self._choose_models()
             if ready is not bool(self._served):
                 ready = bool(self._served)
                 await self._on_ready(ready)
@@ -306,12 +310,12 @@ class Fleet:
                     self._attaching.pop(address).cancel()
                     del self._links[address]
                     self._standby = {(place, name) for place, name in self._standby if place != address}
-            self._changed.set()
+            self._follow_links()
             await asyncio.sleep(REFRESH_SECONDS)
 
     def _link_to(self, address: str, host: str) -> WorkerLink:
         return WorkerLink(
-            address, host, self._transport, self._message_threads, on_change=self._changed.set, pins=self._pins
+            address, host, self._transport, self._message_threads, on_change=self._follow_links, pins=self._pins
         )
 
     def _why(self) -> str:
