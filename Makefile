@@ -37,7 +37,7 @@ TOGETHER = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --
   --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-slow compose-test models picture check format locks protos baseline peers clients clusters vllm published bench gpu gpu-wheels kernels emulated sanitized dist version
+.PHONY: help setup demo serve test test-slow compose-test arm models picture check format locks protos baseline peers clients clusters vllm published bench gpu gpu-wheels kernels emulated sanitized dist version
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -124,6 +124,9 @@ sanitized: $(VENV)/dev ## run the kernels' tests under AddressSanitizer and UBSa
 compose-test: $(VENV)/dev $(VENV)/all-kernels ## prove compose.yaml: up, kill, hang, scale, roll, down; needs docker and its compose, or podman's
 	$(BIN)/python tests/compose/prove.py
 
+arm: $(VENV)/kernels ## prove the pair on ARM, under QEMU, with the kernels built by a cross compiler; an hour and a half
+	PYTHONPATH=.:client $(BIN)/python tests/arm/prove.py
+
 models: $(VENV)/dev $(VENV)/kernels ## make the table of docs/models.md: how each text architecture of the installed transformers is served
 	$(BIN)/python -m harness.supported_models
 
@@ -158,10 +161,10 @@ PARTS := client $(addprefix distributions/,shared frontend worker demo)
 BUILD := $(RELEASE)/bin/python -m build --quiet --no-isolation
 EMPTY := $(abspath $(RELEASE))/empty
 dist: $(VENV)/demo $(RELEASE)/ready ## build all wheels and sdists into dist/, install them in an empty environment, run the demo there
-	rm -rf dist $(RELEASE)/linux $(EMPTY) $(foreach part,$(PARTS),$(part)/build $(part)/*.egg-info)
+	rm -rf dist gpu_worker/kernels/cpu/built $(RELEASE)/linux $(EMPTY) $(foreach part,$(PARTS),$(part)/build $(part)/*.egg-info)
 	$(BUILD_KERNELS) --all
 	@ls gpu_worker/kernels/cpu/built/*+cpu.so >/dev/null 2>&1 || { \
-	  echo "The wheel wants kernels for x86 and PyTorch's CPU build: make dist VENV=.venv-cpu TORCH_INDEX=https://download.pytorch.org/whl/cpu"; false; }
+	  echo "The wheel wants kernels, for PyTorch's CPU build: make dist VENV=.venv-cpu TORCH_INDEX=https://download.pytorch.org/whl/cpu"; false; }
 	set -e; for part in $(PARTS); do $(BUILD) --outdir dist $$part; done
 	rm dist/selvage_serving_worker-*.whl
 	$(BUILD) --wheel --config-setting=--build-option=--plat-name=linux_$$(uname -m) --outdir $(RELEASE)/linux distributions/worker

@@ -9,7 +9,6 @@ if __name__ == "__main__":
     begin("worker")
 
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -26,10 +25,6 @@ from gpu_worker.kernels.cpu.library import BUILT, INSTRUCTION_SETS, InstructionS
 
 FLAGS = ("-O3", "-std=c++20", "-shared", "-fPIC", "-Wall", "-Wno-maybe-uninitialized")
 """The compiler's own headers of AVX-512 read what they have not set, on purpose."""
-
-
-X86 = ("x86_64", "AMD64")
-"""Names of the architecture that the sets of instructions are of."""
 
 
 class BuildError(Exception):
@@ -86,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
     every = "for every kind of processor, as an image wants; default: for this one"
     parser.add_argument("--all", action="store_true", help=every)
     options = parser.parse_args(arguments)
-    sets = INSTRUCTION_SETS if options.all and platform.machine() in X86 else supported()[:1]
+    sets = INSTRUCTION_SETS if options.all else supported()[:1]
     if not sets and options.all:
         return 0  # an image for such a processor is built without kernels
     if not sets:

@@ -2,6 +2,7 @@
 and fits this processor, or says why there is none."""
 
 import hashlib
+import platform
 import threading
 from dataclasses import dataclass
 from functools import cache
@@ -32,13 +33,15 @@ _AVX512 = (
     "-DCPU_CAPABILITY=AVX512",
     "-DCPU_CAPABILITY_AVX512",
 )
-INSTRUCTION_SETS = (
+_X86 = (
     InstructionSet("avx512_bf16", (*_AVX512, "-mavx512vnni", "-mavx512bf16")),
     InstructionSet("avx512", _AVX512),
     InstructionSet("avx2", ("-mavx2", "-mfma", "-mf16c", "-DCPU_CAPABILITY=AVX2", "-DCPU_CAPABILITY_AVX2")),
 )
-"""All sets, the best first. Matrix units (AMX) need no set of their own: products ask for them while they run. Nor do
-VNNI without AVX512_BF16 and AVX-VNNI: the one product by either asks for it."""
+_ARM = (InstructionSet("neon", ("-march=armv8-a", "-DCPU_CAPABILITY=DEFAULT")),)
+INSTRUCTION_SETS = {"x86_64": _X86, "AMD64": _X86, "aarch64": _ARM}.get(platform.machine(), ())
+"""All sets of this architecture, the best first. Matrix units (AMX) need no set of their own: products ask for them while
+they run. Nor do VNNI without AVX512_BF16 and AVX-VNNI: the one product by either asks for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,15 +84,19 @@ def _loaded() -> KernelLibrary:
 
 
 def supported() -> tuple[InstructionSet, ...]:
-    """The sets that this processor has, the best first; empty where it has none of them, as on ARM.
+    """The sets that this processor has, the best first; empty where it has none of them.
 
-    Asks PyTorch, so that its setting ATEN_CPU_CAPABILITY holds here too.
+    Asks PyTorch, so that its setting ATEN_CPU_CAPABILITY holds here too. Every ARM of 64 bits has NEON.
     """
     capability = torch.backends.cpu.get_cpu_capability()
+    names = {"neon"}
+    if capability in ("AVX2", "AVX512"):
+        names.add("avx2")
     if capability == "AVX512":
-        has_bf16 = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)()
-        return INSTRUCTION_SETS if has_bf16 else INSTRUCTION_SETS[1:]
-    return INSTRUCTION_SETS[2:] if capability == "AVX2" else ()
+        names.add("avx512")
+        if getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)():
+            names.add("avx512_bf16")
+    return tuple(instructions for instructions in INSTRUCTION_SETS if instructions.name in names)
 
 
 def path_of(instructions: InstructionSet) -> Path:

@@ -84,7 +84,9 @@ class Attention {
     share_tasks(costs, [&](const auto& next) {
       const ProductsOfRegion<Number> products;
       thread_local AttentionWorkspace workspace;
-      if (by_tiles()) begin_tiles();
+      if constexpr (std::is_same_v<Number, BFloat16>) {
+        if (by_tiles()) begin_tiles();
+      }
       for (auto [task, end] = next(); task < end; std::tie(task, end) = next()) {
         for (; task < end; task++) attend(tasks[task], workspace);
       }
@@ -210,14 +212,12 @@ class Attention {
   // `begin` on.
   void multiply_keys(int64_t head, int64_t first, int64_t rows, const Keys* seen, int64_t begin, int64_t columns,
                      const Number* keys, float* scores, AttentionWorkspace& workspace) const {
-#ifdef CPU_CAPABILITY_AVX512
     if constexpr (HasLanes<Number>) {
       if (by_vectors<Number>()) {
         multiply_key_tiles(query.at(head, first), query.token_stride, rows, seen, keys + begin * depth, depth, scores, KEY_BLOCK);
         return;
       }
     }
-#endif
     // Products read whole tiles, or steps of rows, and behind the last query there may be no memory.
     const auto copied = [&] {
       Number* queries = workspace.queries.take<Number>(QUERY_BLOCK * depth);
@@ -246,11 +246,9 @@ class Attention {
   // means = factors means + weights x values, row by row, for the keys that the rows see.
   void add_values(const Number* weights, int64_t rows, const Keys* seen, int64_t columns, const Number* values,
                   const float* factors, float* means) const {
-#ifdef CPU_CAPABILITY_AVX512
     if constexpr (HasLanes<Number>) {
       if (by_vectors<Number>()) return add_value_tiles(weights, KEY_BLOCK, rows, seen, values, width, factors, means);
     }
-#endif
     for (int64_t row = 0; row < rows; row++) {
       if (factors[row] == 1.0f) continue;
       const Vector factor(factors[row]);

@@ -11,7 +11,9 @@
 
 namespace selvage {
 
-constexpr int64_t KEY_TILE = 64;  // keys that lie together: [depth / t, KEY_TILE, t]
+constexpr int MOST_VECTORS = 4;  // of a row of a tile; the pragmas below unroll as many, and rows
+constexpr int64_t KEY_TILE = MOST_VECTORS * LANES;  // keys that lie together: [depth / t, KEY_TILE, t]
+static_assert(KEY_TILE % DEPTH_STEP<float> == 0);
 
 // Keys [count, depth] in tiles, see `pack_keys`. Scores of places that a tile has behind `filled` are never read.
 template <typename Number>
@@ -22,34 +24,31 @@ void pack_key_tiles(const Number* keys, int64_t stride, Filling places, int64_t 
   }
 }
 
-#ifdef CPU_CAPABILITY_AVX512
+constexpr int MOST_TILE_ROWS = MOST_SUMS / MOST_VECTORS;
 
-constexpr int MOST_VECTORS = 4, MOST_TILE_ROWS = MOST_SUMS / MOST_VECTORS;  // the pragmas below unroll as many
-static_assert(KEY_TILE == MOST_VECTORS * LANES && KEY_TILE % DEPTH_STEP<float> == 0 && KEY_TILE % DEPTH_STEP<BFloat16> == 0);
-
-// C = A B, or C = factors C + A B where there are factors of rows: A [ROWS, items] and B [items, 16 VECTORS] in items of 32
-// bits, C [ROWS, 16 VECTORS]. Strides in items.
+// C = A B, or C = factors C + A B where there are factors of rows: A [ROWS, items] and B [items, VECTORS] in items of 32
+// bits, C [ROWS, VECTORS]. Strides in items.
 template <typename Number, int ROWS, int VECTORS>
 void multiply_rows_of(const int32_t* a, int64_t a_stride, const int32_t* b, int64_t b_stride, int64_t items,
                       const float* factors, float* c, int64_t c_stride) {
-  __m512 sums[ROWS][VECTORS];
+  Floats sums[ROWS][VECTORS];
 #pragma GCC unroll 6
   for (int row = 0; row < ROWS; row++) {
-    const __m512 factor = _mm512_set1_ps(factors == nullptr ? 0.0f : factors[row]);
+    const Vector factor(factors == nullptr ? 0.0f : factors[row]);
 #pragma GCC unroll 4
     for (int i = 0; i < VECTORS; i++) {
-      sums[row][i] = factors == nullptr ? __m512{} : _mm512_mul_ps(_mm512_loadu_ps(c + row * c_stride + i * LANES), factor);
+      sums[row][i] = factors == nullptr ? Floats{} : static_cast<Floats>(load(c + row * c_stride + i * LANES) * factor);
     }
   }
   for (int64_t item = 0; item < items; item++, b += b_stride) {
-    __m512i right[VECTORS];
+    Items right[VECTORS];
 #pragma GCC unroll 4
-    for (int i = 0; i < VECTORS; i++) right[i] = _mm512_loadu_si512(b + LANES * i);
+    for (int i = 0; i < VECTORS; i++) right[i] = load_items(b + LANES * i);
 #pragma GCC unroll 6
     for (int row = 0; row < ROWS; row++) {
       int32_t number;
       std::memcpy(&number, a + row * a_stride + item, sizeof(number));
-      const __m512i left = _mm512_set1_epi32(number);
+      const Items left = everywhere(number);
 #pragma GCC unroll 4
       for (int i = 0; i < VECTORS; i++) sums[row][i] = Lanes<Number>::add(sums[row][i], left, right[i]);
     }
@@ -57,7 +56,7 @@ void multiply_rows_of(const int32_t* a, int64_t a_stride, const int32_t* b, int6
 #pragma GCC unroll 6
   for (int row = 0; row < ROWS; row++) {
 #pragma GCC unroll 4
-    for (int i = 0; i < VECTORS; i++) _mm512_storeu_ps(c + row * c_stride + i * LANES, sums[row][i]);
+    for (int i = 0; i < VECTORS; i++) store(c + row * c_stride + i * LANES, Vector(sums[row][i]));
   }
 }
 
@@ -123,7 +122,5 @@ void add_value_tiles(const Number* weights, int64_t stride, int64_t rows, const 
     }
   });
 }
-
-#endif
 
 }  // namespace selvage

@@ -9,7 +9,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lanes.h"
+#include "ahead.h"
+#include "instructions.h"
 #include "matrix_units.h"
 #include "products.h"
 #include "scratch.h"
@@ -126,14 +127,10 @@ inline bool has_instructions(const char* name) {
 // Whether matrix units multiply this format here. A library for AVX2 serves where something forbids more.
 template <typename Left>
 bool has_matrix_units() {
-#ifdef CPU_CAPABILITY_AVX512
+  if constexpr (!KNOWS_MATRIX_UNITS || sizeof(Left) == 4) return false;
   // A process must ask the system for their registers.
-  static const bool found =
-      sizeof(Left) < 4 && has_instructions(sizeof(Left) == 2 ? "amx_bf16" : "amx_int8") && at::cpu::init_amx();
+  static const bool found = has_instructions(sizeof(Left) == 2 ? "amx_bf16" : "amx_int8") && at::cpu::init_amx();
   return found;
-#else
-  return false;
-#endif
 }
 
 // Whether products of this format run by vectors here.
@@ -145,7 +142,7 @@ bool by_vectors() {
 // Calls `use` with the lanes for this format, as far as they are known only at run time.
 template <typename Left, typename Use>
 void with_lanes(const Use& use) {
-#ifndef __AVX512VNNI__
+#if defined(__x86_64__) && !defined(__AVX512VNNI__)
   if constexpr (sizeof(Left) == 1) {
     static const bool has_vnni = has_instructions(VNNI);
     if (!has_vnni) return use.template operator()<PairLanes>();
@@ -161,7 +158,7 @@ void with_lanes(const Use& use) {
 template <typename Sum, typename Left, typename Right, typename Use>
 void multiply_blocks(const Left* x, int64_t stride, int64_t rows, const Right* weight, int64_t inputs, int64_t block,
                      int64_t first, int64_t last, const void* after, Scratch& scratch, const Use& use) {
-  if constexpr (sizeof(Left) < 4) {
+  if constexpr (KNOWS_MATRIX_UNITS && sizeof(Left) < 4) {
     const bool whole_steps = inputs % (TOGETHER<Right> * TILE_ITEMS) == 0;
     if (has_matrix_units<Left>() && whole_steps) {
       return block == 64 ? multiply_by_tiles<64, Sum>(x, stride, rows, weight, inputs, first, last, after, use)

@@ -51,7 +51,7 @@ bool has_product() {
 
 std::vector<std::string> formats() {
   std::vector<std::string> names;
-  if (has_product<float>()) names.emplace_back("float32");
+  if (by_vectors<float>() || has_product<float>()) names.emplace_back("float32");
 #ifdef CPU_CAPABILITY_AVX512
   if (has_product<c10::BFloat16>()) names.emplace_back("bfloat16");
 #endif

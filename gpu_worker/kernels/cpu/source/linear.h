@@ -13,16 +13,6 @@ namespace selvage {
 constexpr float STEPS = 255.0f;
 constexpr float SMALLEST_STEP = 1e-30f;  // of a row whose numbers are all equal
 
-// Integers from 0 to 255 as bytes.
-inline void store_bytes(uint8_t* to, Integers numbers) {
-#ifdef CPU_CAPABILITY_AVX512
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(numbers));
-#else
-  const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(numbers), _mm256_extracti128_si256(numbers, 1));
-  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packus_epi16(words, words));
-#endif
-}
-
 // x [count] -> q [count] from 0 to 255, where x = step * q + least up to half a step. 0 is among the numbers that a row
 // spans, as it is among those that ReLU and GELU give most.
 template <typename Number>

@@ -1,15 +1,21 @@
 // Products by matrix units (AMX): tiles of 16 rows of 64 bytes, named by numbers. Numbers lie in items of 32 bits, two of
-// bfloat16 or four bytes, as in `lanes.h`. Instructions stand by their names: the library serves processors without these
-// units too, which `has_matrix_units` tells.
+// bfloat16 or four bytes, as in `instructions.h`. Instructions stand by their names: a library for AVX-512 serves processors without
+// these units too, which `has_matrix_units` tells; other libraries hold nothing of this.
 #pragma once
 #include <cstdint>
 #include <type_traits>
 #include <utility>
 
-#include "lanes.h"
+#include "ahead.h"
 #include "vectors.h"
 
 namespace selvage {
+
+#ifdef CPU_CAPABILITY_AVX512
+constexpr bool KNOWS_MATRIX_UNITS = true;
+#else
+constexpr bool KNOWS_MATRIX_UNITS = false;
+#endif
 
 constexpr int64_t TILE_SIDE = 16;   // rows of a tile, and columns of one of sums
 constexpr int64_t TILE_ITEMS = 16;  // items of a row: the depth of one step
@@ -39,8 +45,10 @@ inline void begin_tiles(int64_t side = TILE_SIDE) {
 
 // Called at the end of a parallel region.
 inline void end_tiles() {
-  if (tile_side > 0) asm volatile("tilerelease");
-  tile_side = 0;
+  if constexpr (KNOWS_MATRIX_UNITS) {
+    if (tile_side > 0) asm volatile("tilerelease");
+    tile_side = 0;
+  }
 }
 
 template <int TILE>

@@ -25,7 +25,7 @@ struct AtEnd {
 class Pause {
  public:
   void wait() {
-    if (++waits_ <= SPINS) return __builtin_ia32_pause();
+    if (++waits_ <= SPINS) return spin();
     if (waits_ <= SPINS + YIELDS) return std::this_thread::yield();
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
