@@ -35,10 +35,10 @@ class Model:
     `instruction_marks` are token sequences; pooling leaves out a text's tokens up to the first of them.
     `notice` is what a user should know, `findings` what was found out while loading, in lines for the log. `linear`
     names how linear layers run, for the card.
-    `whole_texts` is why no text is
-    computed in pieces, empty where long ones may be; `token_bytes` is what the device then keeps of each token
-    meanwhile. `unshared` is why texts share no first tokens; empty where they may. `other_bits` is why a text may have
-    other bits among others than alone; empty where it has the same.
+    `whole_texts` is why no text is computed in pieces, empty where long ones may be; the device then keeps
+    `token_bytes` of each token and `state_bytes` of each text meanwhile. `unshared` is why texts share no first tokens;
+    empty where they may. `other_bits` is why a text may have other bits among others than alone; empty where it has the
+    same.
     `adapters` are the models of the adapters over this one, which share its encoder and heads; `adapter` is the number
     of such a model, 0 for the base. `task_models`: the names of the models of tasks, by task, where a repository has an
     adapter for each task; that of a task has its own entry alone.
@@ -64,6 +64,7 @@ class Model:
     maxsim: MaxSimKernel
     whole_texts: str = NOT_TRIED
     token_bytes: int = 0
+    state_bytes: int = 0
     unshared: str = NOT_TRIED
     other_bits: str = NOT_TRIED
     listwise: Listwise | None = None

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from gpu_worker.kernels.attention import relative
+from gpu_worker.kernels.attention.states import KEEPS_STATES
 from gpu_worker.kernels.cpu import library
 from gpu_worker.model.encoder.encoder import Encoder, Run
 from gpu_worker.model.encoder.packed import PackedEncoder
@@ -35,7 +36,7 @@ from gpu_worker.model.verify.gate import (
     take_reference,
 )
 from gpu_worker.model.verify.own_run import FUSED, Feeding
-from gpu_worker.model.verify.piece_check import bytes_of_a_token, reason_for_whole_texts
+from gpu_worker.model.verify.piece_check import kept_bytes, reason_for_whole_texts
 from gpu_worker.model.verify.probes import Probes
 from gpu_worker.repository.fitting import LengthLimits
 from shared.errors import ModelRefused
@@ -102,10 +103,12 @@ def verify(model: Model, reference: Reference, options: LoadOptions) -> Model:
     encoder = model.encoder
     reason = reason_for_whole_texts(encoder, reference)
     whole_texts = reason if options.cuts else NOT_WANTED
-    unshared = reason if encoder.device.type == "cpu" else ACCELERATED
+    alone = KEEPS_STATES if encoder.as_written.keeps_states else reason
+    unshared = alone if encoder.device.type == "cpu" else ACCELERATED
     bits = reason_for_other_bits(encoder, model.heads, reference.probes, pieces=not reason)
-    token_bytes = 0 if whole_texts else bytes_of_a_token(encoder, reference)
-    return replace(model, whole_texts=whole_texts, token_bytes=token_bytes, unshared=unshared, other_bits=bits)
+    kept = (0, 0) if whole_texts else kept_bytes(encoder, reference)
+    model = replace(model, token_bytes=kept[0], state_bytes=kept[1])
+    return replace(model, whole_texts=whole_texts, unshared=unshared, other_bits=bits)
 
 
 def _attend_to_the_first_token(_: nn.Module, arguments: Any, keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

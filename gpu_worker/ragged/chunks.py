@@ -1,6 +1,7 @@
 """Where sequences of a packed batch begin, for layers that keep a state from token to token: which tokens of a chunk
 belong together, and where a state goes on into the next chunk. Tensors without I/O."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,12 +13,16 @@ from gpu_worker.ragged.texts import Counts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunks:
-    """T tokens cut into N chunks of `size` tokens, wherever sequences begin; the last chunk is filled up.
+    """T tokens cut into N chunks of `size` tokens, wherever sequences begin; the last chunk is filled up. A piece of a
+    sequence has whole chunks of its own, filled up with zeros, which change no state: what enters its first chunk and
+    leaves its last one is kept from piece to piece.
 
     On the device, bool: `pairs` [N, size, size], whether token i of a chunk may read token j: of its own sequence, and
     not later. `enters` [N, size], whether a token's sequence began in an earlier chunk; `leaves` [N, size], whether the
-    sequence is that of the chunk's last token. On the host, by chunk: `reads`, whether a sequence goes on into it from
-    the chunk before; `passes`, whether that one goes on to its last token.
+    sequence is that of the chunk's last token. `places` [T], int64: the tokens' places in all chunks; None where these
+    are their own numbers. On the host, by chunk: `reads`, whether a sequence goes on into it from the chunk before, or
+    from an earlier piece; `passes`, whether that one goes on to its last token. `first` and `last`: the number of the
+    piece whose first or last chunk this is, by chunk.
     """
 
     size: int
@@ -25,8 +30,11 @@ class Chunks:
     pairs: Tensor
     enters: Tensor
     leaves: Tensor
+    places: Tensor | None
     reads: tuple[bool, ...]
     passes: tuple[bool, ...]
+    first: dict[int, int]
+    last: dict[int, int]
 
     @property
     def count(self) -> int:
@@ -34,15 +42,22 @@ class Chunks:
         return len(self.reads)
 
     @classmethod
-    def of(cls, offsets: Counts, size: int, device: torch.device) -> "Chunks":
-        """Cuts the batch whose sequences begin at `offsets` [S + 1], the last of which is T."""
+    def of(cls, offsets: Counts, size: int, device: torch.device, pieces: Sequence[bool] = ()) -> "Chunks":
+        """Cuts the batch whose sequences begin at `offsets` [S + 1], the last of which is T. The last sequences are
+        `pieces`: whether each goes on from an earlier piece."""
         tokens, sequences = int(offsets[-1]), len(offsets) - 1
-        count = -(-tokens // size)
-        numbers = np.full(count * size, sequences, dtype=np.int64)
-        numbers[:tokens] = np.arange(sequences).repeat(np.diff(offsets))
-        by_chunk = numbers.reshape(count, size)
-        reads = np.concatenate([[False], by_chunk[1:, 0] == by_chunk[:-1, -1]])
-        sequence = torch.from_numpy(by_chunk).to(device)
+        whole = sequences - len(pieces)
+        sizes = np.append(offsets[whole], np.diff(offsets)[whole:])  # of the whole sequences, and of each piece
+        bounds = np.concatenate([[0], np.cumsum(-(-sizes // size))])  # in chunks
+        count = int(bounds[-1])
+        numbers = np.full((count, size), sequences, dtype=np.int64)
+        numbers.ravel()[: sizes[0]] = np.arange(whole).repeat(np.diff(offsets)[:whole])
+        numbers[bounds[1] :] = np.arange(whole, sequences).repeat(np.diff(bounds)[1:])[:, None]
+        begins = np.append(0, offsets[whole:-1])
+        places = np.arange(tokens) + (bounds[:-1] * size - begins).repeat(sizes)
+        reads = np.concatenate([[False], numbers[1:, 0] == numbers[:-1, -1]])
+        reads[bounds[1:-1][np.array(pieces, dtype=bool)]] = True
+        sequence = torch.from_numpy(numbers).to(device)
         same = sequence[:, :, None] == sequence[:, None, :]
         return cls(
             size=size,
@@ -50,15 +65,23 @@ class Chunks:
             pairs=same.tril(),
             enters=same[:, :, 0] & torch.from_numpy(reads).to(device)[:, None],
             leaves=same[:, -1],
+            places=torch.from_numpy(places).to(device) if pieces else None,
             reads=tuple(reads.tolist()),
-            passes=tuple((reads & (by_chunk[:, 0] == by_chunk[:, -1])).tolist()),
+            passes=tuple((reads & (numbers[:, 0] == numbers[:, -1])).tolist()),
+            first={int(chunk): piece for piece, chunk in enumerate(bounds[1:-1])},
+            last={int(chunk) - 1: piece for piece, chunk in enumerate(bounds[2:])},
         )
 
     def filled(self, rows: Tensor) -> Tensor:
         """Cuts rows [T, ...] into chunks [N, size, ...]; the last one is filled with zeros."""
         chunks = rows.new_zeros(self.count, self.size, *rows.shape[1:])
-        chunks.flatten(0, 1)[: self.tokens] = rows
+        places = slice(self.tokens) if self.places is None else self.places
+        chunks.flatten(0, 1)[places] = rows
         return chunks
+
+    def rows(self, chunks: Tensor) -> Tensor:
+        """Takes the rows [T, ...] out of chunks [N, size, ...]."""
+        return chunks.flatten(0, 1)[slice(self.tokens) if self.places is None else self.places]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,8 @@ from gpu_worker.ragged.texts import Ids
 
 KeysAndValues = tuple[Tensor, Tensor]
 Table = npt.NDArray[np.int64]
+KEPT_STATES = 3
+"""Of a layer, the states behind the newest piece and the two before it: two steps may be under way."""
 
 
 class KeySlots(NamedTuple):
@@ -48,7 +50,8 @@ def first_slots(slots: Iterable[KeySlots], count: int) -> tuple[KeySlots, ...]:
 
 
 class SequenceCache:
-    """The KV cache of one sequence that is computed in pieces: keys and values by layer, and the last hidden states.
+    """What is kept of one sequence that is computed in pieces: keys and values by layer, states of layers that keep
+    one, and the last hidden states.
 
     It has a slot for each token that the sequence does not take from another one. A piece may be computed again, as
     long as the step that it was in was not collected. Only the thread that computes may write.
@@ -60,6 +63,7 @@ class SequenceCache:
         self.count = length - self.start
         """Number of slots."""
         self._layers: list[KeysAndValues] = []
+        self._states: dict[int, dict[int, Tensor]] = {}
         self._hidden: Tensor | None = None
 
     def slots(self, count: int) -> tuple[KeySlots, ...]:
@@ -78,6 +82,17 @@ class SequenceCache:
         """Keys and values [slots, Hkv, D] of a layer that a piece wrote. Raises IndexError where none did."""
         return self._layers[number]
 
+    def state(self, number: int, token: int) -> Tensor:
+        """The state of a layer before a token with which a piece begins. Raises KeyError where no piece ended there."""
+        return self._states[number][token]
+
+    def keep_state(self, number: int, start: int, stop: int, state: Tensor) -> None:
+        """Keeps the state of a layer behind the piece from `start` to `stop` - 1. Of the pieces before, KEPT_STATES - 1
+        keep theirs: they may be computed again."""
+        states = self._states.setdefault(number, {})
+        earlier = sorted(token for token in states if token <= start)[1 - KEPT_STATES :]
+        self._states[number] = {token: states[token] for token in earlier} | {stop: state}
+
     def add_hidden(self, start: int, rows: Tensor) -> None:
         """Keeps the last hidden states [n, H] of the piece that begins at token `start` of the sequence."""
         if self._hidden is None:
@@ -92,9 +107,14 @@ class SequenceCache:
 
     @property
     def bytes(self) -> int:
-        """Bytes that are kept of the sequence now."""
+        """Bytes that are kept of the sequence's tokens now."""
         hidden = 0 if self._hidden is None else self._hidden.nbytes
         return hidden + sum(buffer.nbytes for buffers in self._layers for buffer in buffers)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the states behind one token."""
+        return sum(next(iter(states.values())).nbytes for states in self._states.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ def cache_bytes(model: Model, megabytes: int) -> int:
         return megabytes * MEBIBYTE
     least = int(DEVICE_SHARE * available) if memory else LEAST_CACHE
     token_bytes = model.token_bytes
-    wanted, most = max(least, model.longest * token_bytes), int(LARGEST_SHARE * available)
+    wanted, most = max(least, model.longest * token_bytes + model.state_bytes), int(LARGEST_SHARE * available)
     if wanted <= most:
         return wanted
     rounded = ROUNDED_TOKENS * token_bytes
@@ -65,7 +65,8 @@ def piece_limits(model: Model, step_tokens: int, chunk_tokens: int | None, kept_
         limits = replace(limits, together=step_tokens // PIECES_PER_STEP)
     if not kept_bytes or not longest:
         return limits
-    return replace(limits, longest=longest, cache_bytes=kept_bytes, token_bytes=model.token_bytes)
+    kept = replace(limits, token_bytes=model.token_bytes, state_bytes=model.state_bytes)
+    return replace(kept, longest=longest, cache_bytes=kept_bytes)
 
 
 def card_with_limits(model: Model, limits: PieceLimits) -> ModelCard:
@@ -84,7 +85,7 @@ def summary(model: Model, card: ModelCard) -> str:
     """Tells people in one line how long texts are computed."""
     if not card.chunk_tokens:
         return f"each in one step: {card.whole_texts}"
-    megabytes = card.cache_tokens * model.token_bytes / MEBIBYTE
+    megabytes = (card.cache_tokens * model.token_bytes + model.state_bytes) / MEBIBYTE
     return (
         f"in pieces of {card.chunk_tokens} tokens; keys and values of a text of {card.cache_tokens} tokens fit into "
         f"{megabytes:.0f} MiB"

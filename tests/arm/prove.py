@@ -1,8 +1,8 @@
 """Proves that the pair runs on an ARM of 64 bits, under QEMU's user mode: `make arm`, an hour and a half.
 
-Makes in .venv-arm what such a machine would have: Debian's Python, the packages of both images by their locks, and PyTorch.
-Builds the kernels with a cross compiler; runs `--check` and the kernels' tests; asks a pair on ARM and a pair on this
-processor the same, and fails where their answers differ by more than TOLERANCE. Nothing here measures a speed.
+Makes in .venv-arm what such a machine would have: Debian's Python, the packages of both images by their locks, and
+PyTorch. Builds the kernels with a cross compiler; runs `--check` and the kernels' tests; asks a pair on ARM and a pair
+on this processor the same, and fails where their answers differ by more than TOLERANCE. Nothing here measures a speed.
 
     TORCH_INDEX     where PyTorch comes from (default: PyPI, whose wheel for ARM brings 4 GB of CUDA)
     ARM_TESTS       files of tests that run on ARM; none where it is empty (default: those of the kernels)
@@ -52,7 +52,7 @@ CPU variant\t: 0x3
 CPU part\t: 0xd0c
 CPU revision\t: 1
 """
-"""As Linux describes that processor. QEMU 7 shows this machine's files instead, by which PyTorch's wheel ends in a fault."""
+"""As Linux describes that processor. QEMU 7 shows this machine's files instead, and PyTorch then ends in a fault."""
 
 TEXTS = ["a quiet harbour", "Boats lie in the harbour until the storm has passed.", "a loud kitchen"]
 QUERY = "where do ships wait for better weather?"

@@ -69,7 +69,7 @@ class TextJob:
         limits.check(sequences)
         self.sequences = sequences
         alike = limits.alike(sequences, groups)
-        self.units = Units.of(sequences, alike, limits.longest, limits.token_bytes)
+        self.units = Units.of(sequences, alike, limits.longest, limits.token_bytes, limits.state_bytes)
         self._shared, self._joins = alike.shared, alike.sharing
         self.costs: Sequence[int] = self.units.costs(alike)
         self.spared: Sequence[int] = ()

@@ -157,13 +157,15 @@ def _together(groups: Sequence[Group], orders: Sequence[Sequence[int]]) -> list[
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PieceLimits:
     """`longest`: most tokens of a piece; 0 where every sequence is computed as a whole. `cache_bytes`: most bytes that
-    the device keeps of all texts in pieces. `token_bytes`: what it keeps of each of their tokens. `shares`: whether
+    the device keeps of all texts in pieces. `token_bytes`: what it keeps of each of their tokens, and `state_bytes` of
+    each of them: states of layers. `shares`: whether
     texts that begin alike are computed once. `together`: most tokens that a unit of several such texts costs, where a
     shared token costs less than another; 0: each text is a unit, and costs all its tokens."""
 
     longest: int = 0
     cache_bytes: float = inf
     token_bytes: int = 1
+    state_bytes: int = 0
     shares: bool = False
     together: int = 0
 
@@ -176,7 +178,7 @@ class PieceLimits:
     @property
     def cache_tokens(self) -> float:
         """Tokens of the longest text whose keys and values fit."""
-        return self.cache_bytes / self.token_bytes
+        return max(0.0, self.cache_bytes - self.state_bytes) / self.token_bytes
 
     def check(self, sequences: Sequences) -> None:
         """Raises InputTooLong for a sequence that would be cut and does not fit into what is kept."""
@@ -217,10 +219,11 @@ class Units:
         alike: Alike,
         longest: int,
         token_bytes: int = 1,
+        state_bytes: int = 0,
     ) -> "Units":
         """Cuts sequences of more than `longest` tokens into pieces (0: none); the rest of their group follows as units
         of one sequence. Sequences with an unattended tail stay whole, since no piece knows where the tail begins.
-        `token_bytes`: what the device keeps of each token of these."""
+        `token_bytes`, `state_bytes`: what the device keeps of each token of these, and of each of them."""
         groups = alike.groups
         lengths = sequences.lengths.tolist()
         cut = set[int]()
@@ -231,7 +234,7 @@ class Units:
             return cls(numbers=list(groups), tokens=tokens, _lengths=sequences.lengths)
         units = cls(_lengths=sequences.lengths, forks=alike.forks, _runs={run[0]: run for run in alike.runs})
         shared = {number: alike.forks[number].shared if number in alike.forks else 0 for number in cut}
-        taken = {number: (lengths[number] - shared[number]) * token_bytes for number in cut}
+        taken = {number: (lengths[number] - shared[number]) * token_bytes + state_bytes for number in cut}
         returned = dict(taken)
         for run in alike.runs:
             run_bytes = sum(taken[number] for number in run)

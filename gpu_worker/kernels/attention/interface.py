@@ -5,8 +5,9 @@ already applied, and with the step's batch as the keyword `ragged`; it wants [1,
 is registered, so transformers builds no mask at all: causality and windows are read here from its arguments.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -251,11 +252,14 @@ class AttentionCall:
 
     attention: LayerAttention
     batch: RaggedBatch
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+    """Those of the states of layers, in the order in which these run."""
 
     @cached_property
     def chunks(self) -> Chunks:
         """The batch in chunks, for layers with a recurrence."""
-        return Chunks.of(self.batch.offsets, CHUNK, self.batch.ids.device)
+        pieces = [piece.start > 0 for piece in self.batch.pieces]
+        return Chunks.of(self.batch.offsets, CHUNK, self.batch.ids.device, pieces)
 
     @cached_property
     def beginnings(self) -> Beginnings:

@@ -4,7 +4,8 @@
 A layer of transformers calls the functions of its module by their names, and hands the step's batch on to them as the
 keyword `ragged`. `install` gives every layer that calls one of RAGGED a forward that calls ours. They compute chunk by
 chunk, as transformers does, but a chunk may hold several sequences: no token reads another sequence's tokens, and a
-state goes on into the next chunk only where its sequence does.
+state goes on into the next chunk only where its sequence does. The cache of a sequence in pieces keeps the states that
+its next piece begins with; a convolution's are the last numbers that it read.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,12 +20,13 @@ from torch import Tensor, nn
 
 from gpu_worker.kernels.attention.interface import REACH, AttentionCall
 from gpu_worker.ragged.chunks import Chunks
+from gpu_worker.ragged.pieces import Piece, SequenceCache
 from shared.errors import ModelRefused
 
 BLOCK_SCORES = 1 << 18
 """Scores that a processor computes at once: larger blocks fall out of its cache."""
 KEEPS_STATES = "its layers keep a state from token to token"
-"""Why texts of a model run whole: pieces keep keys and values alone."""
+"""Why texts of a model that begin alike run each by itself: others have keys and values for them alone."""
 
 
 def convolve(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -34,15 +36,36 @@ def convolve(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def convolved(
         states: Tensor, weight: Tensor, *terms: Any, ragged: AttentionCall | None = None, **options: Any
     ) -> Tensor:
-        first = _call(ragged).beginnings
+        call = _call(ragged)
+        first = call.beginnings
         if weight.shape[-1] > REACH + 1:
             raise ModelRefused(f"a convolution reaches back over {weight.shape[-1] - 1} tokens, at most {REACH} can be")
         output = original(states, weight, *terms, **options)
-        again = original(states[0][:, first.rows].transpose(0, 1), weight, *terms, **options)
+        beginnings = states[0][:, first.rows].transpose(0, 1)
+        before = _numbers_before(call, states[0])
+        if before is not None:
+            beginnings = torch.cat([before, beginnings], dim=2)
+        again = original(beginnings, weight, *terms, **options)[..., -REACH:]
         output[0].index_copy_(1, first.places, again.transpose(0, 1).flatten(1)[:, first.numbers])
         return output
 
     return convolved
+
+
+def _numbers_before(call: AttentionCall, states: Tensor) -> Tensor | None:
+    """The REACH numbers before each sequence [S, W, REACH], zeros where it begins, and keeps those behind each piece;
+    `states` [W, T] are the batch's. None where it has no pieces."""
+    pieces = call.batch.pieces
+    if not pieces:
+        return None
+    number, whole = next(call.numbers), len(call.batch.lengths) - len(pieces)
+    before = states.new_zeros(len(call.batch.lengths), states.shape[0], REACH)
+    for place, (piece, rows) in enumerate(zip(pieces, call.batch.piece_rows(), strict=True), whole):
+        if piece.start:
+            before[place] = cache_of(piece).state(number, piece.start)
+        behind = torch.cat([before[place], states[:, rows][:, -REACH:]], dim=1)[:, -REACH:].contiguous()
+        cache_of(piece).keep_state(number, piece.start, piece.stop, behind)
+    return before
 
 
 def delta_rule(_: Callable[..., Any]) -> Callable[..., Any]:
@@ -64,8 +87,7 @@ def delta_rule(_: Callable[..., Any]) -> Callable[..., Any]:
         q, k = (states[0].float().repeat_interleave(heads // states.shape[2], dim=1) for states in (query, key))
         if use_qk_l2norm_in_kernel:
             q, k = (states * (states.pow(2).sum(dim=-1, keepdim=True) + 1e-6).rsqrt() for states in (q, k))
-        chunks = _call(ragged).chunks
-        output = scan(q * width**-0.5, k, value[0].float()[:, :, None], g[0][..., None], chunks, beta[0].float())
+        output = scan(q * width**-0.5, k, value[0].float()[:, :, None], g[0][..., None], _call(ragged), beta[0].float())
         return output[:, :, 0].to(value.dtype)[None], None
 
     return ruled
@@ -95,14 +117,14 @@ def state_space(_: Callable[..., Any]) -> Callable[..., Any]:
         groups, values = B.shape[2], x[0].float()
         by_group = (values * dt[..., None]).unflatten(1, (groups, -1))
         decay = (A.float() * dt).unflatten(1, (groups, -1))
-        output = scan(C[0].float(), B[0].float(), by_group, decay, _call(ragged).chunks).flatten(1, 2)
+        output = scan(C[0].float(), B[0].float(), by_group, decay, _call(ragged)).flatten(1, 2)
         return (output if D is None else output + D[:, None] * values)[None]
 
     return scanned
 
 
 def scan(
-    query: Tensor, key: Tensor, value: Tensor, decay: Tensor, chunks: Chunks, beta: Tensor | None = None
+    query: Tensor, key: Tensor, value: Tensor, decay: Tensor, call: AttentionCall, beta: Tensor | None = None
 ) -> Tensor:
     """Linear attention with decay inside each sequence: query, key [T, G, D], value [T, G, R, P] of R heads that share
     a group's queries and keys, decays' logarithms [T, G, R] -> [T, G, R, P], all float32.
@@ -113,6 +135,8 @@ def scan(
     A token whose numbers are not finite counts as zeros and gets NaN: other sequences are masked by factors of 0, and 0
     times such a number is NaN.
     """
+    chunks, pieces = call.chunks, call.batch.pieces
+    layer = next(call.numbers) if pieces else 0
     groups, heads, width = value.shape[1:]
     inputs = [query, key, value, decay, *([] if beta is None else [beta])]
     broken: Tensor | None = None
@@ -142,19 +166,25 @@ def scan(
             v, corrections = solution[:, :, None, :, :width], solution[..., width:]
         for place, number in enumerate(range(chunks.count)[block]):
             values, past = v[place], None
+            if number in chunks.first and chunks.reads[number]:
+                piece = pieces[chunks.first[number]]
+                state = cache_of(piece).state(layer, piece.start)
             if chunks.reads[number]:
                 if corrections is not None:
                     values = values - (corrections[place] @ state)[:, None]
                 past = (q[place] @ state).unflatten(-1, (heads, width)) * entering[place].transpose(1, 2)[..., None]
             rows = (scores[place] @ values).transpose(1, 2)
             output[number] = (rows if past is None else rows + past).transpose(0, 1)
-            if chunks.reads[number + 1 : number + 2] == (True,):
+            if number in chunks.last or chunks.reads[number + 1 : number + 2] == (True,):
                 written = (values * leaving[place][..., None]).transpose(1, 2).flatten(2)
                 added = keys[place] @ written
                 if chunks.passes[number]:
                     added += state * entering[place, ..., -1].repeat_interleave(width, dim=1)[:, None]
                 state = added
-    rows = output.flatten(0, 1)[: chunks.tokens]
+            if number in chunks.last:
+                piece = pieces[chunks.last[number]]
+                cache_of(piece).keep_state(layer, piece.start, piece.stop, state)
+    rows = chunks.rows(output)
     return rows if broken is None else rows.masked_fill(broken[:, None, None, None], float("nan"))
 
 
@@ -179,12 +209,17 @@ def _blocks(chunks: Chunks, heads: int, device: torch.device) -> Iterator[slice]
 
 
 def _call(ragged: AttentionCall | None) -> AttentionCall:
-    """The call that a layer hands on. Raises ModelRefused where it does not, and where texts come in pieces."""
+    """The call that a layer hands on. Raises ModelRefused where it does not."""
     if ragged is None:
         raise ModelRefused("its layers do not hand the batch on to their states")
-    if ragged.batch.pieces:
-        raise ModelRefused(KEEPS_STATES)
     return ragged
+
+
+def cache_of(piece: Piece) -> SequenceCache:
+    """The cache of a piece. Raises ModelRefused where the text begins like another one instead."""
+    if piece.cache is None or piece.cache.beginning:
+        raise ModelRefused(KEEPS_STATES)
+    return piece.cache
 
 
 RAGGED: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {

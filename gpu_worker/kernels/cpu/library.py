@@ -40,8 +40,8 @@ _X86 = (
 )
 _ARM = (InstructionSet("neon", ("-march=armv8-a", "-DCPU_CAPABILITY=DEFAULT")),)
 INSTRUCTION_SETS = {"x86_64": _X86, "AMD64": _X86, "aarch64": _ARM}.get(platform.machine(), ())
-"""All sets of this architecture, the best first. Matrix units (AMX) need no set of their own: products ask for them while
-they run. Nor do VNNI without AVX512_BF16 and AVX-VNNI: the one product by either asks for it."""
+"""All sets of this architecture, the best first. Matrix units (AMX) need no set of their own: products ask for them
+while they run. Nor do VNNI without AVX512_BF16 and AVX-VNNI: the one product by either asks for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

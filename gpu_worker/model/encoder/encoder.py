@@ -32,6 +32,8 @@ class Encoder:
     """Why texts of several lengths do not run end to end, in one run; empty where they do."""
     causal = False
     """Whether tokens attend to earlier ones alone, as far as layers say so before they are called."""
+    keeps_states = False
+    """Whether some layers keep a state from token to token."""
     padding_tokens = 0
     """Tokens that were computed so far although no batch held them, since graphs have fixed sizes."""
 

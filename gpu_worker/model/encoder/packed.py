@@ -36,7 +36,6 @@ class PackedEncoder(Encoder):
         super().__init__(model, uncounted=uncounted, token_types=token_types, width=width)
         self.attention = attention
         self.keeps_states = bool(states.layers(model))
-        """Whether some layers keep a state from token to token."""
         self._step_adapters = step_adapters_of(model)
 
     @property

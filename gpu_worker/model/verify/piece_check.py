@@ -1,8 +1,8 @@
 """Finds out whether an encoder computes texts in pieces, and behind others that begin alike, as it computes them whole.
 
 One run tells both: a piece has tokens of its own and key slots, of other rows of the batch or of caches. A layer that
-looks at the whole text, at later tokens or at anything but its attention, as state spaces and convolutions do, gives
-other numbers.
+looks at the whole text, at later tokens or at anything that no cache keeps gives other numbers. Where layers keep a
+state, a text goes on from its own pieces alone.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from gpu_worker.model.encoder.encoder import Encoder
 from gpu_worker.model.verify.gate import Reference, reason_of
 from gpu_worker.model.verify.tolerances import exact_states
 from gpu_worker.ragged.batch import RaggedBatch
-from gpu_worker.ragged.pieces import KeySlots, Piece, SequenceCache, first_slots
+from gpu_worker.ragged.pieces import KEPT_STATES, KeySlots, Piece, SequenceCache, first_slots
 from gpu_worker.ragged.texts import Ids
 
 GROUP_TOKENS = 2048
@@ -46,14 +46,14 @@ def reason_for_whole_texts(encoder: Encoder, reference: Reference) -> str:
         return reason_of(error)
 
 
-def bytes_of_a_token(encoder: Encoder, reference: Reference) -> int:
-    """What the device keeps of each token of a text in pieces: keys and values of all layers, and last hidden
-    states."""
+def kept_bytes(encoder: Encoder, reference: Reference) -> tuple[int, int]:
+    """What the device keeps of each token of a text in pieces, which is keys and values of all layers and last hidden
+    states; and of each such text, which is states of layers."""
     packed, cache = encoder.as_written, SequenceCache(2)
     piece = Piece(np.resize(reference.probes.texts[0], 2), 0, 1, cache)
     with torch.inference_mode():
         cache.add_hidden(0, packed(RaggedBatch.pack([], packed.device, packed.uncounted, pieces=[piece])))
-    return cache.bytes // cache.count
+    return cache.bytes // cache.count, cache.state_bytes * KEPT_STATES
 
 
 def run_in_pieces(encoder: Encoder, batch: RaggedBatch) -> Tensor:
@@ -61,9 +61,11 @@ def run_in_pieces(encoder: Encoder, batch: RaggedBatch) -> Tensor:
 
     The first piece is computed with another text that begins like it. Of every second text later pieces attend to rows
     of the batch, and the second one is computed with a further text; of the others they attend to the other text's
-    cache and then to their own, the last one in a second step. Each step has a whole text, too.
+    cache and then to their own, the last one in a second step. Each step has a whole text, too. Where layers keep a
+    state, each piece has a step, beside those of the other texts, and no text begins like another.
     """
-    return torch.cat([_run_group(encoder, group) for group in _groups(batch)])
+    run = _run_with_states if encoder.keeps_states else _run_group
+    return torch.cat([run(encoder, group) for group in _groups(batch)])
 
 
 def _check_pieces(packed: Encoder, reference: Reference) -> None:
@@ -107,6 +109,21 @@ def _run_group(encoder: Encoder, texts: list[NumberedText]) -> Tensor:
         _run_step(encoder, whole, last)
     rows = [some for of_text in slots for some in of_text]
     return torch.cat([(hidden if some.cache is None else some.cache.hidden)[some.rows] for some in rows])
+
+
+def _run_with_states(encoder: Encoder, texts: list[NumberedText]) -> Tensor:
+    """Hidden states of some texts, end to end: the n-th step has the n-th piece of each."""
+    whole = min((text for _, text in texts), key=len)
+    caches = [SequenceCache(len(text)) for _, text in texts]
+    cuts = [list(pairwise((0, *_cuts(number, len(text))))) for number, text in texts]
+    for step in range(max(map(len, cuts))):
+        pieces = [
+            Piece(text, bounds[step][0], bounds[step][1], cache)
+            for (_, text), bounds, cache in zip(texts, cuts, caches, strict=True)
+            if step < len(bounds)
+        ]
+        _run_step(encoder, whole, pieces)
+    return torch.cat([cache.hidden for cache in caches])
 
 
 def _run_step(encoder: Encoder, whole: Ids, pieces: list[Piece]) -> Tensor:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING
 
-from gpu_worker.kernels.attention.states import KEEPS_STATES
 from gpu_worker.model.source import quiet
 from harness import supported_models as census
 from harness.random_models import miniature
@@ -20,7 +19,6 @@ from support.architectures import (
     MIXED,
     NOT_MADE,
     PAGE,
-    SUPPORTED,
     TOLD,
     compare,
     compare_in_pieces,
@@ -70,12 +68,11 @@ different sizes, positions that are added, and models that look ahead."""
     [
         pytest.param(kind, marks=() if kind in CUT_OFTEN else pytest.mark.slow)
         for kind, runs in TOLD.items()
-        if runs == census.PACKED and SUPPORTED[kind].long_texts != KEEPS_STATES
+        if runs == census.PACKED
     ],
 )
 def test_what_is_causal_and_packed_runs_in_pieces(kind: str, tmp_path: Path) -> None:
-    """Whether a class looks ahead is what transformers' own code does. Beside states, no other reason is left to run
-    whole."""
+    """Whether a class looks ahead is what transformers' own code does. No other reason is left to run whole."""
     write(tmp_path, kind)
     if looks_ahead(kind, tmp_path):
         assert compare(kind, tmp_path, MIXED[:2]).whole_texts == "its tokens attend to tokens that come later"

@@ -1,6 +1,7 @@
 """Layers that keep a state from token to token run packed: as transformers' own functions and classes run each text."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ from gpu_worker.kernels.attention.interface import CHUNK, AttentionCall, OneByOn
 from gpu_worker.model.encoder.encoder import dense_run
 from gpu_worker.model.loading import load
 from gpu_worker.ragged.batch import RaggedBatch
+from gpu_worker.ragged.pieces import Piece, SequenceCache
 from shared.jobs import Job, RaggedTokens
 from support.architectures import MIXED, assert_near, sentences, theirs, write
+from support.in_pieces import cut_texts, run_in_steps
 from support.tiny import CPU, DENSE, dense_rows, random_ids, raw, run
 
 DEVICE = torch.device("cpu")
@@ -118,7 +121,7 @@ def test_a_state_space_begins_anew_in_each_text(lengths: list[int], groups: int)
 def test_numbers_that_are_not_finite_stay_in_their_text(name: str) -> None:
     """Texts before and behind it are computed as without it; of its own text at least that token is NaN."""
     lengths, broken = [30, 70, 50], 40
-    total, chunks = sum(lengths), call_of(lengths).chunks
+    total, call = sum(lengths), call_of(lengths)
     inputs = {
         "query": draw(total, 2, 8),
         "key": F.normalize(draw(total, 2, 8), dim=-1),
@@ -126,10 +129,10 @@ def test_numbers_that_are_not_finite_stay_in_their_text(name: str) -> None:
         "decay": -torch.rand(total, 2, 1),
         "beta": torch.rand(total, 2),
     }
-    right = states.scan(**inputs, chunks=chunks)
+    right = states.scan(**inputs, call=call)
     inputs[name] = inputs[name].clone()
     inputs[name][broken] = float("inf")
-    rows = states.scan(**inputs, chunks=chunks)
+    rows = states.scan(**inputs, call=call)
     assert rows[broken].isnan().all()
     for others in (slice(0, 30), slice(100, None)):
         torch.testing.assert_close(rows[others], right[others])
@@ -143,7 +146,7 @@ def test_a_family_runs_packed_as_its_own_class_runs_each_text(kind: str, tmp_pat
     expected, ids = theirs(tmp_path, texts)
     model = load(str(tmp_path), CPU)
     assert not model.encoder.unpacked_reason
-    assert model.whole_texts == states.KEEPS_STATES
+    assert (model.whole_texts, model.unshared) == ("", states.KEEPS_STATES)
     jobs = [Job(id=start, work=raw(DENSE), tokens=RaggedTokens.of(ids[start::3])) for start in range(3)]
     for start, result in enumerate(run(ModelEngine(model), jobs, width=4)):
         assert_near(kind, dense_rows(result), expected[start::3])
@@ -191,3 +194,82 @@ def leaking(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return original(*terms, **options)
 
     return scanned
+
+
+def in_pieces(lengths: Sequence[int], cuts: Sequence[int], size: int) -> Iterator[tuple[AttentionCall, list[slice]]]:
+    """Steps that compute the texts of some lengths in pieces which end at `cuts` tokens, as far as a text has so many,
+    beside a whole text of `size` tokens; and, by text, the tokens that a step has."""
+    caches = [SequenceCache(length) for length in lengths]
+    for start, stop in pairwise((0, *cuts, max(lengths))):
+        tokens = [slice(min(start, length), min(stop, length)) for length in lengths]
+        pieces = [
+            Piece(np.zeros(length, dtype=np.int32), of.start, of.stop, cache)
+            for length, of, cache in zip(lengths, tokens, caches, strict=True)
+            if of.start < of.stop
+        ]
+        batch = RaggedBatch.pack([np.zeros(size, dtype=np.int32)], DEVICE, pieces=pieces)
+        yield AttentionCall(attention=OneByOne(), batch=batch), tokens
+
+
+CUTS = [(1,), (CHUNK,), (5, CHUNK + 3), (2, 3, 2 * CHUNK, 2 * CHUNK + 1)]
+
+
+@pytest.mark.parametrize("cuts", CUTS)
+@pytest.mark.parametrize("name", ["convolution", "delta rule", "state space"])
+def test_a_text_goes_on_from_its_pieces(name: str, cuts: Sequence[int]) -> None:
+    """As if it were whole, beside other texts that are whole or in pieces."""
+    lengths, heads = [3 * CHUNK + 5, CHUNK + 4, 90], 4
+    total, weight, rates = sum(lengths), draw(10, 4), -torch.rand(heads)
+
+    def convolve(rows: Tensor, **options: Any) -> Tensor:
+        ours = states.convolve(modeling_qwen3_next.causal_conv1d_fn)
+        return ours(rows.transpose(1, 2), weight, None, **options).transpose(1, 2)
+
+    def ruled(query: Tensor, key: Tensor, value: Tensor, decay: Tensor, beta: Tensor, **options: Any) -> Tensor:
+        ours = states.delta_rule(modeling_qwen3_next.torch_chunk_gated_delta_rule)
+        return ours(query, key, value, g=-decay.abs(), beta=beta.sigmoid(), use_qk_l2norm_in_kernel=True, **options)[0]
+
+    def scanned(x: Tensor, dt: Tensor, written: Tensor, read: Tensor, **options: Any) -> Tensor:
+        ours = states.state_space(modeling_bamba.mamba2_chunk_scan)
+        return ours(x, dt, rates, written, read, dt_softplus=True, **options)
+
+    ways: dict[str, tuple[Callable[..., Tensor], list[Tensor]]] = {
+        "convolution": (convolve, [draw(1, total, 10)]),
+        "delta rule": (ruled, [draw(1, total, heads, 8) for _ in range(3)] + [draw(1, total, heads) for _ in range(2)]),
+        "state space": (
+            scanned,
+            [draw(1, total, heads, 8), draw(1, total, heads), *(draw(1, total, 2, 6) for _ in "BC")],
+        ),
+    }
+    way, rows = ways[name]
+    whole = [draw(1, 70, *states.shape[2:]) for states in rows]
+    expected = way(*rows, ragged=call_of(lengths)).split(lengths, dim=1)
+    other = way(*whole, ragged=call_of([70]))
+    found: list[list[Tensor]] = [[] for _ in lengths]
+    for call, tokens in in_pieces(lengths, cuts, 70):
+        texts = [[text[:, of] for text, of in zip(all_.split(lengths, dim=1), tokens, strict=True)] for all_ in rows]
+        step = way(*(torch.cat([first, *parts], dim=1) for first, parts in zip(whole, texts, strict=True)), ragged=call)
+        first, *parts = step.split([70, *(of.stop - of.start for of in tokens)], dim=1)
+        torch.testing.assert_close(first, other, **CLOSE)
+        for text, part in zip(found, parts, strict=True):
+            text.append(part)
+    for text, right in zip(found, expected, strict=True):
+        torch.testing.assert_close(torch.cat(text, dim=1), right, **CLOSE)
+
+
+@pytest.mark.parametrize("kind", ["lfm2", "qwen3_5_text", "bamba", "mamba2"])
+def test_texts_in_pieces_have_the_vectors_of_whole_ones(kind: str, tmp_path: Path) -> None:
+    """In any steps, of which two are under way at once; a cache has room for its states."""
+    write(tmp_path, kind)
+    texts = sentences(MIXED[:12])
+    expected, ids = theirs(tmp_path, texts)
+    model = load(str(tmp_path), CPU)
+    engine = ModelEngine(model)
+    jobs = [Job(id=start, work=raw(DENSE), tokens=RaggedTokens.of(ids[start::3])) for start in range(3)]
+    assert max(map(len, ids)) > 12
+    assert model.state_bytes > 0
+    with cut_texts(engine, longest=4, token_bytes=model.token_bytes, state_bytes=model.state_bytes):
+        assert max(engine.open(jobs[0]).room) > model.state_bytes
+        for seed in range(2):
+            for start, result in enumerate(run_in_steps(engine, jobs, seed)):
+                assert_near(kind, dense_rows(result), expected[start::3])
