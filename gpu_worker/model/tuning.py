@@ -106,8 +106,8 @@ def verify(model: Model, reference: Reference, options: LoadOptions) -> Model:
     alone = KEEPS_STATES if encoder.as_written.keeps_states else reason
     unshared = alone if encoder.device.type == "cpu" else ACCELERATED
     bits = reason_for_other_bits(encoder, model.heads, reference.probes, pieces=not reason)
-    kept = (0, 0) if whole_texts else kept_bytes(encoder, reference)
-    model = replace(model, token_bytes=kept[0], state_bytes=kept[1])
+    token_bytes, state_bytes = (0, 0) if whole_texts else kept_bytes(encoder, reference)
+    model = replace(model, token_bytes=token_bytes, state_bytes=state_bytes)
     return replace(model, whole_texts=whole_texts, unshared=unshared, other_bits=bits)
 
 

@@ -65,8 +65,8 @@ def piece_limits(model: Model, step_tokens: int, chunk_tokens: int | None, kept_
         limits = replace(limits, together=step_tokens // PIECES_PER_STEP)
     if not kept_bytes or not longest:
         return limits
-    kept = replace(limits, token_bytes=model.token_bytes, state_bytes=model.state_bytes)
-    return replace(kept, longest=longest, cache_bytes=kept_bytes)
+    limits = replace(limits, token_bytes=model.token_bytes, state_bytes=model.state_bytes)
+    return replace(limits, longest=longest, cache_bytes=kept_bytes)
 
 
 def card_with_limits(model: Model, limits: PieceLimits) -> ModelCard:

@@ -253,7 +253,7 @@ class AttentionCall:
     attention: LayerAttention
     batch: RaggedBatch
     numbers: Iterator[int] = field(default_factory=itertools.count)
-    """Those of the states of layers, in the order in which these run."""
+    """Numbers of layers' states, in the order in which layers run."""
 
     @cached_property
     def chunks(self) -> Chunks:
