@@ -16,7 +16,8 @@ from gpu_worker.ragged.texts import Ids
 KeysAndValues = tuple[Tensor, Tensor]
 Table = npt.NDArray[np.int64]
 KEPT_STATES = 3
-"""Of a layer, the states behind the newest piece and the two before it: two steps may be under way."""
+"""How many states a cache keeps of a layer: those behind the newest piece and the two before it, since two steps may be
+under way."""
 
 
 class KeySlots(NamedTuple):

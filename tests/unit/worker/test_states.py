@@ -15,6 +15,7 @@ from transformers.models.lfm3 import modeling_lfm3
 from transformers.models.qwen3_next import modeling_qwen3_next
 
 from gpu_worker.engine.engine import ModelEngine
+from gpu_worker.engine.jobs.units import PieceLimits
 from gpu_worker.kernels.attention import states
 from gpu_worker.kernels.attention.interface import CHUNK, AttentionCall, OneByOne
 from gpu_worker.model.encoder.encoder import dense_run
@@ -255,6 +256,24 @@ def test_a_text_goes_on_from_its_pieces(name: str, cuts: Sequence[int]) -> None:
             text.append(part)
     for text, right in zip(found, expected, strict=True):
         torch.testing.assert_close(torch.cat(text, dim=1), right, **CLOSE)
+
+
+def test_a_piece_may_be_computed_again() -> None:
+    """As long as its step may be under way: with the step before it or behind it, and cut in another place."""
+    cache = SequenceCache(10)
+    for start, stop in ((0, 2), (2, 4), (4, 6), (6, 8), (4, 5), (5, 8)):
+        if start:
+            assert cache.state(0, start) == torch.tensor(float(start))
+        cache.keep_state(0, start, stop, torch.tensor(float(stop)))
+    assert cache.state_bytes == 4
+    with pytest.raises(KeyError):
+        cache.state(0, 2)
+
+
+def test_a_text_has_room_for_its_states() -> None:
+    limits = PieceLimits(longest=4, cache_bytes=100, token_bytes=10, state_bytes=50)
+    assert limits.cache_tokens == 5
+    assert PieceLimits(longest=4, cache_bytes=40, token_bytes=10, state_bytes=50).cache_tokens == 0
 
 
 @pytest.mark.parametrize("kind", ["lfm2", "qwen3_5_text", "bamba", "mamba2"])
