@@ -158,6 +158,11 @@ class ModelCard:
         """Whether it classifies pairs alone: a yes/no reranker, which has nothing to ask about a single text."""
         return bool(self.pair_template) and self.labels == YES
 
+    @property
+    def queries_only(self) -> bool:
+        """Whether it reads queries alone, since its documents are images (ColQwen2): other texts have no template."""
+        return bool(self.message_templates) and "" not in self.message_templates
+
     def pooling_of(self, wanted: TokenPooling | None, normalize: bool | None) -> TokenPooling | None:
         """How token rows of documents are pooled where a request wants this, or None: as the files say. `normalize`:
         whether it wants rows of unit length. Returns None for no pooling."""

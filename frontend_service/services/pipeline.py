@@ -278,9 +278,10 @@ class Pipeline:
     ) -> tuple[ModelTokenizer, str, Truncation, int]:
         """The tokenizer of texts, the prompt before each, how each is cut, and what tokenising them costs in letters.
 
-        Raises UnsupportedTask for an unknown prompt, InvalidInput where the model wants an input type and there is
-        none, and LimitExceeded.
+        Raises UnsupportedTask for an unknown prompt and for a text that the model has no vectors of, InvalidInput where
+        the model wants an input type and there is none, and LimitExceeded.
         """
+        check_side(model.card, choice.input_type, "input_type")
         limits, tokenizer = self.limits, model.tokenizer_of(choice.input_type)
         prompt = tokenizer.prompt(choice)
         if prompt and not tokenizer.takes_prompts:
@@ -431,6 +432,13 @@ class Pipeline:
         except RuntimeError:
             raise WorkerUnavailable("the service is draining", retry_after=1.0) from None
         return await running
+
+
+def check_side(card: ModelCard, input_type: InputType, field: str) -> None:
+    """Raises UnsupportedTask for texts that are no queries, where the model's documents are images."""
+    if card.queries_only and input_type is not InputType.QUERY:
+        why = "documents of this model are images, which are not served: only queries are, by input_type query"
+        raise UnsupportedTask(why, field=field)
 
 
 def check_task(card: ModelCard, task: Task) -> None:

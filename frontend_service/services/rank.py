@@ -11,7 +11,7 @@ from frontend_service import postprocess
 from frontend_service.domain.limits import NUMBER_BYTES, TOKEN_MATCH_BYTES, largest_bytes
 from frontend_service.domain.requests import MaxSimRequest, PromptChoice, RerankRequest, ScoreRequest, Truncation
 from frontend_service.postprocess import MatchedToken
-from frontend_service.services.pipeline import Answer, Pipeline, ServedModel, check_task
+from frontend_service.services.pipeline import Answer, Pipeline, ServedModel, check_side, check_task
 from frontend_service.services.repeats import Distinct, ScoreTable
 from frontend_service.tokenizing.listwise import ListwiseTexts
 from frontend_service.tokenizing.pairs import PairTexts
@@ -57,6 +57,7 @@ class Reranked:
 
 def scoring_method(request: ScoreRequest, card: ModelCard) -> ScoringMethod:
     """Resolves how a Score or Rerank compares. Raises UnsupportedTask; InvalidInput for options of other methods."""
+    check_side(card, InputType.DOCUMENT, "documents")
     check_task(card, Task.RERANK)
     method = request.method or card.default_method
     if method is None or method not in card.methods:

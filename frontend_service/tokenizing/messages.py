@@ -41,7 +41,7 @@ class MessageWriter:
     def message(self, text: str, prompt: str, input_type: InputType) -> str:
         """Writes a text with its prompt, which is empty where the template has no place for one."""
         templates = self._card.prompted_message_templates if prompt else self._card.message_templates
-        return message_of(templates.get(TASKS[input_type], templates[""]), text, prompt)
+        return message_of(templates.get(TASKS[input_type]) or templates[""], text, prompt)
 
     def check_room(self, limit: int, prompt: str, input_type: InputType, field: str) -> None:
         """Raises InvalidInput where a message that is cut to `limit` tokens would keep nothing of its text."""

@@ -149,7 +149,9 @@ class Abilities:
         self.tasks = self._tasks()
 
     def _methods(self) -> tuple[ScoringMethod, ...]:
-        """Lists the scoring methods of the model."""
+        """Lists the scoring methods of the model. One whose documents are images scores no texts."""
+        if self._model.recipe.message and self._model.recipe.message.queries_only:
+            return ()
         by_output = {
             OutputKind.DENSE: ScoringMethod.DENSE,
             OutputKind.SPARSE: ScoringMethod.SPARSE,

@@ -60,6 +60,8 @@ BARE_ADAPTER = (
 """Notice for adapters in a folder without modules."""
 TEXT_SIDE = "the text side of {kind} is served: images, audio and video are not read"
 """Notice for models of several modalities."""
+QUERIES_ONLY = "its documents are images, which are not served: only queries are"
+"""Notice for the side of queries of a model of late interaction with images."""
 COMPUTES = "transformers"
 FETCHED = "transformers_modules."
 """Package in which transformers puts code that a repository contains or names."""
@@ -207,6 +209,8 @@ def _source_in(path: Path, name: str, repository: Path, placement: Placement, op
         recipe = replace(recipe, message=messages.resolve(recipe.message, reader, folder, recipe.prompts))
     if weights.is_text_side(folder, recipe):
         recipe = _with_notice(recipe, TEXT_SIDE.format(kind=settings["model_type"]))
+    if recipe.message and recipe.message.queries_only:
+        recipe = _with_notice(recipe, QUERIES_ONLY)
     exported = tokenizer.export(reader, recipe.lowercase, bare=recipe.bare)
     exported_reader = TokenizerReader(exported)
     exported_reader.check_equals(reader, recipe.lowercase, bare=recipe.bare)

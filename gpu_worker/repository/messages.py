@@ -1,7 +1,8 @@
 """Models of vectors that read chat messages: their chat template, rendered once around marks.
 
 As sentence-transformers 6 asks them, a text is the message of the user, and its prompt a message of the system before
-it. The frontend puts texts into what was rendered, and needs no template language.
+it. The frontend puts texts into what was rendered, and needs no template language. Queries of ColQwen2 come into a
+template of its processor in the same way.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,6 +21,8 @@ TASKS = ("", "query", "document")
 """Tasks of a text, which a template may ask for: none, and those of encode_query and encode_document."""
 FORMS: tuple[tuple[str, Callable[[str], str]], ...] = (("{%s}", str), ("{stripped_%s}", str.strip))
 """What a template may do to a text: put it in as it is, or without the white space at its ends."""
+AUGMENTATION = 10
+"""Padding tokens that ColQwen2's processor puts behind a query."""
 PROCESSORS = ("processor_config.json", "preprocessor_config.json")
 
 
@@ -28,6 +31,8 @@ def resolve(recipe: MessageRecipe, tokenizer: Any, folder: Path, prompts: Mappin
 
     A template that has no place for a prompt is refused only where the model has `prompts`.
     """
+    if recipe.query_prefix is not None:
+        return replace(recipe, templates={"query": _query(recipe.query_prefix, tokenizer, folder)}, bare=False)
     processor = _has_processor(folder)
     template = _template_of_processor(folder) if processor else None
     if DATE in str(template or tokenizer.chat_template):
@@ -63,6 +68,13 @@ def resolve(recipe: MessageRecipe, tokenizer: Any, folder: Path, prompts: Mappin
         prompted_templates=_by_task(prompted),
         bare=not processor or _begins_itself(tokenizer, [*plain.values(), *prompted.values()], recipe.source),
     )
+
+
+def _query(prefix: str, tokenizer: Any, folder: Path) -> str:
+    """What ColQwen2's processor makes of a query. Raises ModelRefused where no token can stand behind it."""
+    if tokenizer.pad_token is None:
+        raise ModelRefused(f"{folder}: its tokenizer has no pad_token, and such tokens stand behind a query")
+    return f"{prefix}{{text}}{tokenizer.pad_token * AUGMENTATION}\n"
 
 
 def check_late(recipe: MessageRecipe, late: LateInteractionRecipe | None) -> None:

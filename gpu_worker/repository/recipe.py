@@ -177,18 +177,25 @@ class ClassifierRecipe:
 class MessageRecipe:
     """How a model of vectors reads texts as chat messages: a text is the user's, its prompt the system's.
 
-    The chat template gets `structured` contents and `options`. `templates` are what it makes of a text, by "" for any,
-    and by "query" and "document" where it makes something else of these; `prompted_templates` are those for a text with
-    a prompt, none where it has no place for one. Both are empty before the tokenizer is known. `bare`: the tokenizer
-    puts no special tokens around a message. `source` names the file for refusals.
+    A model whose documents are images reads queries behind a `query_prefix`, which other models have not (None), and
+    has no chat template. That of others gets `structured` contents and `options`. `templates` are what a text becomes,
+    by "" for any, and by "query" and "document" where these become something else; `prompted_templates` are those for a
+    text with a prompt, none where it has no place for one. Both are empty before the tokenizer is known. `bare`: the
+    tokenizer puts no special tokens around a message. `source` names the file for refusals.
     """
 
-    structured: bool
-    options: dict[str, Any]
+    structured: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+    query_prefix: str | None = None
     source: str = field(compare=False, repr=False)  # the fingerprint is of the repr
     templates: dict[str, str] = field(default_factory=dict, compare=False)
     prompted_templates: dict[str, str] = field(default_factory=dict, compare=False)
     bare: bool = field(default=True, compare=False)
+
+    @property
+    def queries_only(self) -> bool:
+        """Whether documents are images, which are not served."""
+        return self.query_prefix is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +203,8 @@ class Recipe:
     """A description of how a model runs and how its texts are prepared.
 
     `encoder` is the folder of the transformers model inside the repository; `max_tokens` None means as many as the
-    model has positions, `truncation_side` None what its tokenizer says; `config` overrides its config.json.
+    model has positions, `truncation_side` None what its tokenizer says; `config` overrides its config.json. `part` is
+    the key there of what describes the encoder, empty where all of it does.
     `late_interaction` is None where queries and documents differ in their prompts alone. `instruction_mark` is the text
     that ends the part of a sequence that pooling leaves out (GritLM). `listwise`: how a listwise reranker reads texts,
     before the ids of its markers are known; the dense rows there are compared, and are no vectors of texts.
@@ -207,6 +215,7 @@ class Recipe:
 
     weights_of: WeightsOf = "encoder"
     encoder: str = ""
+    part: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     dense: DenseRecipe | None = None
     multi_vector: MultiVectorRecipe | None = None

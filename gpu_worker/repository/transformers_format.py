@@ -1,8 +1,8 @@
 """Reads a transformers model from its config.json. It reads JSON only.
 
-The key `architectures` tells plain repositories apart: Stanford ColBERT, GritLM, classifiers, listwise rerankers,
-masked and causal language models. As in sentence-transformers, an encoder without a head gets mean pooling, and a
-causal language model pools its last token. Other heads are refused.
+The key `architectures` tells plain repositories apart: Stanford ColBERT, ColQwen2, GritLM, classifiers, listwise
+rerankers, masked and causal language models. As in sentence-transformers, an encoder without a head gets mean pooling,
+and a causal language model pools its last token. Other heads are refused.
 """
 
 import re
@@ -16,6 +16,7 @@ from gpu_worker.repository.recipe import (
     ClassifierRecipe,
     DenseRecipe,
     LayerRecipe,
+    MessageRecipe,
     MultiVectorRecipe,
     Recipe,
     SparseRecipe,
@@ -31,6 +32,10 @@ BIDIRECTIONAL = "LlamaBidirectionalForSequenceClassification"
 """Architecture of NVIDIA's rerankers, such as llama-nemotron-rerank-1b-v2; its code is NeMo AutoModel's."""
 GRITLM_MARK = "<|embed|>\n"
 """End of the instruction in a GritLM prompt (arXiv:2402.09906)."""
+QUERIES = "ColQwen2ForRetrieval"
+"""Architecture of late interaction between queries and images of documents (arXiv:2407.01449)."""
+VISION_LANGUAGE_MODELS = ("qwen2_vl", "qwen2_5_vl")
+"""Model types of its `vlm_config` of which the text side is served."""
 WITHOUT_HEAD = re.compile(r"|(?!\w*For[A-Z])\w+Model|\w+ForPreTraining|\w+ForCausalLM")
 """Pattern of architectures whose encoder can embed texts."""
 ACTIVATIONS = {
@@ -72,6 +77,8 @@ def _heads(path: Path, config: dict[str, Any], architecture: str, reranks: bool)
         linear = LayerRecipe(kind="dense", weights="model", keys={"weight": "linear.weight"})
         late = late_interaction.of_stanford(path / "artifact.metadata")
         return {"multi_vector": MultiVectorRecipe(layers=(linear,)), "late_interaction": late}
+    if architecture == QUERIES:
+        return _queries(path, config)
     if "gritlm" in str(config.get("auto_map", "")).lower():
         # Its own code is Mistral without the causal mask, which transformers' Mistral does with this setting.
         grit = {"config": {"is_causal": False}, "instruction_mark": GRITLM_MARK}
@@ -156,6 +163,27 @@ def _bidirectional(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     return {
         "config": {"model_type": "llama", "is_causal": config.get("is_causal", False)},
         "classifier": replace(head, pooled=pooled, needs_template=True, logit_sigma=float(temperature)),
+    }
+
+
+def _queries(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """Makes the side of queries of ColQwen2: as its class and its processor in transformers read and compute them."""
+    file, processor = path / "config.json", path / "processor_config.json"
+    part = checked(config.get("vlm_config"), dict, f"{file}: vlm_config")
+    one_of(part.get("model_type"), VISION_LANGUAGE_MODELS, f"{file}: vlm_config: model_type")
+    prefix = read_object(processor, missing={}).get("query_prefix") or "Query: "
+    projection = LayerRecipe(
+        kind="dense",
+        outputs=whole(config.get("embedding_dim", 128), f"{file}: embedding_dim"),
+        weights="model",
+        keys={role: f"embedding_proj_layer.{role}" for role in ("weight", "bias")},
+    )
+    return {
+        "part": "vlm_config",
+        "multi_vector": MultiVectorRecipe(layers=(projection,)),
+        "message": MessageRecipe(
+            query_prefix=checked(prefix, str, f"{processor}: query_prefix"), source=str(processor)
+        ),
     }
 
 

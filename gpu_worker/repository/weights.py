@@ -59,7 +59,7 @@ TEXT_SIDES = {
 }
 """The `model_type` of the class that computes texts alone, by that of a model of texts, images and sounds. A text has
 one position for each token, with which Qwen3-VL's rotary angles (three positions a token) are Qwen3's."""
-LANGUAGE_MODEL = r"^(model\.)?language_model\.(model\.)?(?!lm_head)"
+LANGUAGE_MODEL = r"^(vlm\.)?(model\.)?language_model\.(model\.)?(?!lm_head)"
 LANGUAGE_MODEL_HEAD = r"^language_model\.lm_head\."
 """Patterns of where the tensors of a text side lie in the files of the whole."""
 OWN_ATTENTION = ("sdpa", "eager")
@@ -100,6 +100,7 @@ def config_of(folder: Path, recipe: Recipe, trust_remote_code: bool) -> Pretrain
             config = CONFIG_MAPPING[recipe.config["model_type"]].from_dict(described)
         else:
             config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
+        config = getattr(config, recipe.part) if recipe.part else config
         if is_text_side(folder, recipe):
             config = _text_side_of(config)
         for key, value in recipe.config.items():
@@ -112,7 +113,8 @@ def config_of(folder: Path, recipe: Recipe, trust_remote_code: bool) -> Pretrain
 
 def is_text_side(folder: Path, recipe: Recipe) -> bool:
     """Whether the model of a folder reads images or sounds too, and its class for texts is served alone."""
-    kind = TEXT_SIDES.get(read_object(folder / "config.json").get("model_type", ""))
+    described = read_object(folder / "config.json")
+    kind = TEXT_SIDES.get(described.get(recipe.part, described).get("model_type", ""))
     is_causal = recipe.weights_of == "causal-lm" and kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     return kind is not None and (recipe.weights_of == "encoder" or is_causal)
 
