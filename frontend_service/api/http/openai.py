@@ -44,7 +44,7 @@ from frontend_service.domain.requests import EmbedRequest, FieldNames, PromptCho
 from frontend_service.services.pipeline import Answer
 from shared.card import ModelCard
 from shared.errors import InvalidInput
-from shared.vectors import InputType, OutputKind, TruncationSide
+from shared.vectors import InputType, OutputKind, TokenPooling, TruncationSide
 
 CUTS: dict[Any, tuple[bool | None, TruncationSide | None]] = {
     None: (None, None),
@@ -215,12 +215,19 @@ class EmbeddingsBody(HostedRequest, kw_only=True):
 
 
 class MultiVectorBody(HostedRequest, kw_only=True):
-    """The body of POST /v1/multi-vector: a vector for each token of a late-interaction model."""
+    """The body of POST /v1/multi-vector: a vector for each token of a late-interaction model. `return_token_ids` and
+    `pool_factor` are fields of ours."""
 
     return_token_ids: bool = False
+    pool_factor: Annotated[
+        float | None,
+        msgspec.Meta(
+            description="The token vectors of a document become so many times fewer; 1: none becomes another."
+        ),
+    ] = None
 
 
-def embed_request(body: VectorRequest, output: OutputKind, *, token_ids: bool = False) -> EmbedRequest:
+def embed_request(body: VectorRequest, output: OutputKind) -> EmbedRequest:
     """The request for one output of each input. Raises InvalidInput."""
     texts, tokenized = inputs_of(body.plain_input, "input")
     return EmbedRequest(
@@ -232,7 +239,14 @@ def embed_request(body: VectorRequest, output: OutputKind, *, token_ids: bool = 
         outputs=(output,),
         dimensions=body.width,
         normalize=body.activated,
-        return_token_ids=token_ids,
+    )
+
+
+def multi_vector_request(body: MultiVectorBody) -> EmbedRequest:
+    """The request for a vector of each token, or of fewer. Raises InvalidInput."""
+    pooling = None if body.pool_factor is None else TokenPooling(pool_factor=body.pool_factor)
+    return replace(
+        embed_request(body, OutputKind.MULTI_VECTOR), return_token_ids=body.return_token_ids, pooling=pooling
     )
 
 
@@ -302,8 +316,7 @@ async def embeddings(call: HttpCall) -> HttpReply:
 async def multi_vector(call: HttpCall) -> HttpReply:
     """Answers POST /v1/multi-vector: a vector of each token."""
     body = await call.read(MULTI_VECTOR)
-    read = partial(embed_request, output=OutputKind.MULTI_VECTOR, token_ids=body.return_token_ids)
-    answer = await call.ask(call.frontend.embedding.embed, read, body, lambda: body.names)
+    answer = await call.ask(call.frontend.embedding.embed, multi_vector_request, body, lambda: body.names)
     write = partial(multi_vector_reply, body, call.caller.request_id, answer)
     return await call.reply(answer, FLOAT_WEIGHT * answer.size, write)
 

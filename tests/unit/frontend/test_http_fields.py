@@ -44,6 +44,10 @@ SPANS = {
     "spans": "spans of each input, each with a vector",
     "window_overlap": "documents over the limit are read in windows",
 }
+MULTI = {
+    "return_token_ids": "the ids of a text's vectors",
+    "pool_factor": "the vectors of a document become so many times fewer",
+}
 OURS: dict[str, dict[str, str]] = {
     **dict.fromkeys(
         ("/v1/embeddings", "/embeddings"),
@@ -51,7 +55,7 @@ OURS: dict[str, dict[str, str]] = {
     ),
     "/v1/multi-vector": {
         name: why
-        for name, why in (PROMPTS | HOSTED | POOLED | {"return_token_ids": "the ids of a text's vectors"}).items()
+        for name, why in (PROMPTS | HOSTED | POOLED | MULTI).items()
         if name not in {field.name for field in hosted.JINA_MULTI_VECTORS.fields}
     },
     "/v1/embed": EMBEDDED,

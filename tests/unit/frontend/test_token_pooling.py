@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from asgi import HttpApi, Worker
 from fakes import FakeWorker, card, pipeline_of
 
 from frontend_service.api.selvage_v1 import codec, embed_rpcs
@@ -175,3 +176,15 @@ async def test_the_reply_is_predicted_from_the_pooled_rows() -> None:
         await embedded(worker_of(), limits, tokenized=texts, pool_factor=1)
     work = await embedded(worker_of(), limits, tokenized=texts, pool_factor=10, protected_tokens=2)
     assert expected_reply(work, RaggedTokens.of([[4] * 60] * 64), card()).rows == 7 * 64
+
+
+async def test_a_body_over_http_says_how_many_times_fewer() -> None:
+    """As the field of the message does; the model's own factor is turned off so, for the ids of tokens."""
+    worker = Worker(token_pooling=POOLED)
+    api = HttpApi(worker)
+    for body in ({"pool_factor": 2.5}, {"pool_factor": 1, "return_token_ids": True}):
+        reply = await api.ask("/v1/multi-vector", {"input": "a b c"} | body)
+        assert reply.status == 200, reply.body
+    assert [job.work.pooling for job in worker.jobs] == [TokenPooling(pool_factor=2.5), None]
+    reply = await api.ask("/v1/multi-vector", {"input": "a", "pool_factor": 0.5})
+    assert (reply.status, reply.json["error"]["param"]) == (400, "pool_factor")
