@@ -161,7 +161,7 @@ PARTS := client $(addprefix distributions/,shared frontend worker demo)
 BUILD := $(RELEASE)/bin/python -m build --quiet --no-isolation
 EMPTY := $(abspath $(RELEASE))/empty
 dist: $(VENV)/demo $(RELEASE)/ready ## build all wheels and sdists into dist/, install them in an empty environment, run the demo there
-	rm -rf dist gpu_worker/kernels/cpu/built $(RELEASE)/linux $(EMPTY) $(foreach part,$(PARTS),$(part)/build $(part)/*.egg-info)
+	rm -rf dist gpu_worker/kernels/cpu/built/*+cpu.so $(RELEASE)/linux $(EMPTY) $(foreach part,$(PARTS),$(part)/build $(part)/*.egg-info)
 	$(BUILD_KERNELS) --all
 	@ls gpu_worker/kernels/cpu/built/*+cpu.so >/dev/null 2>&1 || { \
 	  echo "The wheel wants kernels, for PyTorch's CPU build: make dist VENV=.venv-cpu TORCH_INDEX=https://download.pytorch.org/whl/cpu"; false; }

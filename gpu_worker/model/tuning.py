@@ -107,8 +107,14 @@ def verify(model: Model, reference: Reference, options: LoadOptions) -> Model:
     unshared = alone if encoder.device.type == "cpu" else ACCELERATED
     bits = reason_for_other_bits(encoder, model.heads, reference.probes, pieces=not reason)
     token_bytes, state_bytes = (0, 0) if whole_texts else kept_bytes(encoder, reference)
-    model = replace(model, token_bytes=token_bytes, state_bytes=state_bytes)
-    return replace(model, whole_texts=whole_texts, unshared=unshared, other_bits=bits)
+    return replace(
+        model,
+        whole_texts=whole_texts,
+        token_bytes=token_bytes,
+        state_bytes=state_bytes,
+        unshared=unshared,
+        other_bits=bits,
+    )
 
 
 def _attend_to_the_first_token(_: nn.Module, arguments: Any, keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

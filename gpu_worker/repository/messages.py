@@ -71,7 +71,10 @@ def resolve(recipe: MessageRecipe, tokenizer: Any, folder: Path, prompts: Mappin
 
 
 def _query(prefix: str, tokenizer: Any, folder: Path) -> str:
-    """What ColQwen2's processor makes of a query. Raises ModelRefused where no token can stand behind it."""
+    """What ColQwen2's processor makes of a query. Raises ModelRefused where no token can stand behind it, and for a
+    prefix that would have the text twice."""
+    if "{" in prefix:
+        raise ModelRefused(f"{folder}: query_prefix is {prefix!r}, must have no brace")
     if tokenizer.pad_token is None:
         raise ModelRefused(f"{folder}: its tokenizer has no pad_token, and such tokens stand behind a query")
     return f"{prefix}{{text}}{tokenizer.pad_token * AUGMENTATION}\n"

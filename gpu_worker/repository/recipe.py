@@ -215,7 +215,7 @@ class Recipe:
 
     weights_of: WeightsOf = "encoder"
     encoder: str = ""
-    part: str = ""
+    part: str = field(default="", repr=False)  # the fingerprint is of the repr, and config.json tells it
     config: dict[str, Any] = field(default_factory=dict)
     dense: DenseRecipe | None = None
     multi_vector: MultiVectorRecipe | None = None

@@ -87,7 +87,7 @@ def summary(model: Model, card: ModelCard) -> str:
         return f"each in one step: {card.whole_texts}"
     megabytes = (card.cache_tokens * model.token_bytes + model.state_bytes) / MEBIBYTE
     return (
-        f"in pieces of {card.chunk_tokens} tokens; keys and values of a text of {card.cache_tokens} tokens fit into "
+        f"in pieces of {card.chunk_tokens} tokens; what is kept of a text of {card.cache_tokens} tokens fits into "
         f"{megabytes:.0f} MiB"
     )
 

@@ -9,6 +9,7 @@ on this processor the same, and fails where their answers differ by more than TO
 """
 
 import asyncio
+import hashlib
 import os
 import shlex
 import shutil
@@ -27,7 +28,7 @@ from shared.server.options import PUBLIC_SERVICES, WORKER_SERVICES
 
 ROOT = Path(__file__).resolve().parents[2]
 ARM = ROOT / ".venv-arm"
-SYSTEM, PACKAGES, PYTHON = ARM / "system", ARM / "packages", ARM / "python"
+SYSTEM, PYTHON = ARM / "system", ARM / "python"
 PROGRAMS = {
     "qemu-aarch64-static": "qemu-user-static",
     "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",
@@ -38,6 +39,8 @@ LOCKS = [f"deploy/locks/{name}.txt" for name in ("worker", "frontend", "minilm")
 TEST_PACKAGES = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis"]
 TESTS = "test_native_rows.py test_native_layers.py test_maxsim.py test_int8.py test_native_attention.py"
 TORCH_INDEX = os.environ.get("TORCH_INDEX", "")
+CHOSEN = TORCH_INDEX.encode() + b"".join((ROOT / file).read_bytes() for file in (*LOCKS, "constraints.txt"))
+PACKAGES = ARM / f"packages-{hashlib.sha256(CHOSEN).hexdigest()[:12]}"
 ARM_TESTS = os.environ.get("ARM_TESTS", " ".join(f"tests/unit/worker/{name}" for name in TESTS.split()))
 
 PROCESSOR, CORES = "neoverse-n1", 2

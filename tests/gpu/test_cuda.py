@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +15,11 @@ from gpu_worker.kernels.attention.varlen import Varlen
 from gpu_worker.model.loading import load
 from gpu_worker.ragged.batch import RaggedBatch
 from gpu_worker.startup.trials import warm_up_jobs
-from harness.random_models import synthetic
+from harness.random_models import miniature, synthetic
 from shared.jobs import Encode, Job, JobResult, MaxSim, RaggedTokens, Score
 from shared.vectors import Layout, ScoringMethod
 from support.every_kind import caller_rows
+from support.in_pieces import cut_texts, run_in_steps
 from support.random_models import random_model
 from support.tiny import DENSE, MULTI, encode, run, score, tokens
 
@@ -84,6 +86,21 @@ def test_every_family_passes_its_gate(name: str, dtype: str) -> None:
     model = load(random_model(name), Placement.choose(DEVICE, dtype))  # type: ignore[arg-type]
     assert not model.encoder.unpacked_reason
     assert not (dtype == "bfloat16" and name in IN_PIECES and model.whole_texts)
+
+
+@pytest.mark.parametrize("kind", ["lfm2", "qwen3_5_text", "bamba"])
+def test_layers_with_states_give_what_the_processor_gives(kind: str, tmp_path: Path) -> None:
+    """In steps of whole texts, and of pieces, in float32."""
+    miniature.write(tmp_path, kind)
+    work = [Job(id=number, work=encode(DENSE), tokens=tokens(3, 200, 1, 90 + number)) for number in range(3)]
+    engines = [ModelEngine(load(str(tmp_path), Placement.choose(device, "float32"))) for device in ("cpu", DEVICE)]
+    expected, whole = (run(engine, work) for engine in engines)
+    assert not engines[1].model.encoder.unpacked_reason
+    with cut_texts(engines[1], longest=48):
+        pieces = run_in_steps(engines[1], work)
+    for right, *found in zip(arrays(expected), arrays(whole), arrays(pieces), strict=True):
+        for rows in found:
+            np.testing.assert_allclose(rows, right, atol=2e-4, rtol=1e-3)
 
 
 def jobs() -> list[Job]:

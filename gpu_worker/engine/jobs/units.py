@@ -158,9 +158,9 @@ def _together(groups: Sequence[Group], orders: Sequence[Sequence[int]]) -> list[
 class PieceLimits:
     """`longest`: most tokens of a piece; 0 where every sequence is computed as a whole. `cache_bytes`: most bytes that
     the device keeps of all texts in pieces. `token_bytes`: what it keeps of each of their tokens, and `state_bytes` of
-    each of them: states of layers. `shares`: whether
-    texts that begin alike are computed once. `together`: most tokens that a unit of several such texts costs, where a
-    shared token costs less than another; 0: each text is a unit, and costs all its tokens."""
+    each of them: states of layers. `shares`: whether texts that begin alike are computed once. `together`: most tokens
+    that a unit of several such texts costs, where a shared token costs less than another; 0: each text is a unit, and
+    costs all its tokens."""
 
     longest: int = 0
     cache_bytes: float = inf
@@ -187,7 +187,7 @@ class PieceLimits:
         longest = int(sequences.lengths[sequences.tails == 0].max(initial=0))  # those with a tail are never cut
         if longest > self.longest and longest > self.cache_tokens:
             raise InputTooLong(
-                f"a sequence has {longest} tokens, --cache-megabytes holds keys and values of {int(self.cache_tokens)}"
+                f"a sequence has {longest} tokens, --cache-megabytes has room for {int(self.cache_tokens)}"
             )
 
 

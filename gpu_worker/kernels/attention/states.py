@@ -26,7 +26,7 @@ from shared.errors import ModelRefused
 BLOCK_SCORES = 1 << 18
 """Scores that a processor computes at once: larger blocks fall out of its cache."""
 KEEPS_STATES = "its layers keep a state from token to token"
-"""Why texts of a model that begin alike run each by itself: others have keys and values for them alone."""
+"""Why texts that begin alike are computed apart: the cache of another text has their keys and values, but no state."""
 
 
 def convolve(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -42,7 +42,7 @@ def convolve(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
             raise ModelRefused(f"a convolution reaches back over {weight.shape[-1] - 1} tokens, at most {REACH} can be")
         output = original(states, weight, *terms, **options)
         beginnings = states[0][:, first.rows].transpose(0, 1)
-        before = _numbers_before(call, states[0])
+        before = _history(call, states[0])
         if before is not None:
             beginnings = torch.cat([before, beginnings], dim=2)
         again = original(beginnings, weight, *terms, **options)[..., -REACH:]
@@ -52,9 +52,9 @@ def convolve(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return convolved
 
 
-def _numbers_before(call: AttentionCall, states: Tensor) -> Tensor | None:
-    """The REACH numbers before each sequence [S, W, REACH], zeros where it begins, and keeps those behind each piece;
-    `states` [W, T] are the batch's. None where it has no pieces."""
+def _history(call: AttentionCall, states: Tensor) -> Tensor | None:
+    """Reads the REACH numbers before each sequence [S, W, REACH], zeros where it begins, and keeps the last ones of
+    each piece for the next; `states` [W, T] are the batch's. None where it has no pieces."""
     pieces = call.batch.pieces
     if not pieces:
         return None
@@ -62,9 +62,9 @@ def _numbers_before(call: AttentionCall, states: Tensor) -> Tensor | None:
     before = states.new_zeros(len(call.batch.lengths), states.shape[0], REACH)
     for place, (piece, rows) in enumerate(zip(pieces, call.batch.piece_rows(), strict=True), whole):
         if piece.start:
-            before[place] = cache_of(piece).state(number, piece.start)
+            before[place] = _cache_of(piece).state(number, piece.start)
         behind = torch.cat([before[place], states[:, rows][:, -REACH:]], dim=1)[:, -REACH:].contiguous()
-        cache_of(piece).keep_state(number, piece.start, piece.stop, behind)
+        _cache_of(piece).keep_state(number, piece.start, piece.stop, behind)
     return before
 
 
@@ -130,7 +130,8 @@ def scan(
     a group's queries and keys, decays' logarithms [T, G, R] -> [T, G, R, P], all float32.
 
     A head's state S [D, P] is, token by token, exp(decay) S + key (x) value, and the output is query S. With `beta`
-    [T, G], for R = 1, it is the delta rule: what is written in place of a value is beta (value - key exp(decay) S).
+    [T, G], for R = 1, it is the delta rule: what is written in place of a value is beta (value - key exp(decay) S). A
+    piece begins with the state that its cache has, and leaves its own there.
 
     A token whose numbers are not finite counts as zeros and gets NaN: other sequences are masked by factors of 0, and 0
     times such a number is NaN.
@@ -168,7 +169,7 @@ def scan(
             values, past = v[place], None
             if number in chunks.first and chunks.reads[number]:
                 piece = pieces[chunks.first[number]]
-                state = cache_of(piece).state(layer, piece.start)
+                state = _cache_of(piece).state(layer, piece.start)
             if chunks.reads[number]:
                 if corrections is not None:
                     values = values - (corrections[place] @ state)[:, None]
@@ -183,7 +184,7 @@ def scan(
                 state = added
             if number in chunks.last:
                 piece = pieces[chunks.last[number]]
-                cache_of(piece).keep_state(layer, piece.start, piece.stop, state)
+                _cache_of(piece).keep_state(layer, piece.start, piece.stop, state)
     rows = chunks.rows(output)
     return rows if broken is None else rows.masked_fill(broken[:, None, None, None], float("nan"))
 
@@ -215,7 +216,7 @@ def _call(ragged: AttentionCall | None) -> AttentionCall:
     return ragged
 
 
-def cache_of(piece: Piece) -> SequenceCache:
+def _cache_of(piece: Piece) -> SequenceCache:
     """The cache of a piece. Raises ModelRefused where the text begins like another one instead."""
     if piece.cache is None or piece.cache.beginning:
         raise ModelRefused(KEEPS_STATES)

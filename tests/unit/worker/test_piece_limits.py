@@ -212,7 +212,7 @@ def test_check_prints_the_limits(folder: Path, capsys: pytest.CaptureFixture[str
     assert checked(folder, "--chunk-tokens", "64", "--cache-megabytes", "1") == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert f"max_tokens {FITTING}" in lines
-    assert f"long texts in pieces of 64 tokens; keys and values of a text of {FITTING} tokens fit into 1 MiB" in lines
+    assert f"long texts in pieces of 64 tokens; what is kept of a text of {FITTING} tokens fits into 1 MiB" in lines
 
 
 def test_an_accelerators_pieces_do_not_shrink_with_its_steps(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,19 +19,21 @@ from gpu_worker.engine.engine import ModelEngine
 from gpu_worker.engine.jobs import job as job_module
 from gpu_worker.engine.jobs.job import QueryRows
 from gpu_worker.engine.jobs.units import PieceLimits
+from gpu_worker.model.loading import load
 from gpu_worker.model.native.native_model import NativeModel
-from gpu_worker.ragged.pieces import SequenceCache
+from gpu_worker.ragged.pieces import KEPT_STATES, SequenceCache
 from gpu_worker.schedule.interface import JobSlice, OutOfMemory, StepHandle
 from gpu_worker.schedule.scheduler import Collect, Idle, Launch, Scheduler, Wait
-from gpu_worker.schedule.steps import EndedJob
+from gpu_worker.schedule.steps import MOST_UNDER_WAY, EndedJob
 from harness.synchronous_driver import advance, until_idle
 from shared.errors import DeadlineExceeded, Overloaded, WorkerUnavailable
 from shared.jobs import Job, JobResult, RaggedTokens
 from shared.vectors import Layout, ScoringMethod
 from support import parity
+from support.architectures import MIXED, assert_near, sentences, theirs, write
 from support.in_pieces import cut_texts
 from support.parity import Expected, Tables, Texts, assert_parity
-from support.tiny import DENSE, MULTI, encode, random_ids, score
+from support.tiny import CPU, DENSE, MULTI, dense_rows, encode, random_ids, raw, score
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LATE = ScoringMethod.LATE_INTERACTION
@@ -66,6 +69,7 @@ class Crowded:
                 return Late(self._engine.launch(slices))
         with pytest.MonkeyPatch.context() as patch:  # in a layer: earlier layers have kept their keys, later ones not
             layer, run, left = SequenceCache.layer, NativeModel._run, self._chance.randint(0, 8)
+            keep = SequenceCache.keep_state
 
             def fail_in_the_end() -> None:
                 nonlocal left
@@ -82,7 +86,12 @@ class Crowded:
                 fail_in_the_end()  # all layers that run together have kept their keys
                 return rows
 
+            def kept(cache: SequenceCache, *state: Any) -> None:
+                keep(cache, *state)
+                fail_in_the_end()
+
             patch.setattr(SequenceCache, "layer", extended)
+            patch.setattr(SequenceCache, "keep_state", kept)
             patch.setattr(NativeModel, "_run", joined)
             return self._engine.launch(slices)
 
@@ -148,6 +157,28 @@ def test_memory_that_runs_out_in_the_middle_changes_no_number(
             assert_parity(numbers, expected, "float32")
             failures += crowded.failures
     assert failures
+
+
+@pytest.mark.parametrize("kind", ["lfm2", "qwen3_5_text", "bamba"])
+def test_no_state_is_lost_where_memory_runs_out(kind: str, tmp_path: Path) -> None:
+    """Pieces are computed again from the state before them, also behind one that was cut in another place."""
+    write(tmp_path, kind)
+    expected, ids = theirs(tmp_path, sentences(MIXED[:9]))
+    model = load(str(tmp_path), CPU)
+    engine, failures = ModelEngine(model), 0
+    jobs = [Job(id=start, work=raw(DENSE), tokens=RaggedTokens.of(ids[start::3])) for start in range(3)]
+    with cut_texts(engine, longest=CHUNK, token_bytes=model.token_bytes, state_bytes=model.state_bytes):
+        for seed in range(3):
+            crowded = Crowded(engine, seed, 0.3)
+            scheduler = Scheduler(crowded, step_tokens=64, queued_tokens=10**6)
+            for job in jobs:
+                scheduler.submit(job)
+            for ended in run_two_under_way(scheduler, random.Random(seed)):
+                assert isinstance(ended.outcome, JobResult)
+                assert_near(kind, dense_rows(ended.outcome), expected[ended.id :: 3])
+            failures += crowded.failures
+    assert failures
+    assert KEPT_STATES == MOST_UNDER_WAY + 1
 
 
 @pytest.fixture

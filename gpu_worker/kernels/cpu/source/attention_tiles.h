@@ -13,7 +13,7 @@ namespace selvage {
 
 constexpr int MOST_VECTORS = 4;  // of a row of a tile; the pragmas below unroll as many, and rows
 constexpr int64_t KEY_TILE = MOST_VECTORS * LANES;  // keys that lie together: [depth / t, KEY_TILE, t]
-static_assert(KEY_TILE % DEPTH_STEP<float> == 0);
+static_assert(KEY_TILE % DEPTH_STEP<float> == 0 && (!KNOWS_MATRIX_UNITS || KEY_TILE % DEPTH_STEP<BFloat16> == 0));
 
 // Keys [count, depth] in tiles, see `pack_keys`. Scores of places that a tile has behind `filled` are never read.
 template <typename Number>

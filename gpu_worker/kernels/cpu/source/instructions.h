@@ -7,7 +7,9 @@
 //   scaled(x, power, least)    x 2^power, and 0 where `power` is less than `least`, which is at least -125. A NaN stays one
 //   store_bytes(to, numbers)   integers from 0 to 255 as bytes
 //   Items, Floats              a vector of items of 32 bits, and one of float32, as products read and sum them
+//   load_items, everywhere, store_items    read items, fill a vector with one, and write sums
 //   Lanes<Left>                adds products of a format to sums; without `Sums` where the set has none
+//   VNNI, PairLanes            on x86 only: PyTorch's name of what Lanes<uint8_t> needs, and what does without it
 //   spin()                     tells the processor that this thread waits for another
 //   MOST_SUMS, TILE_VECTORS    vectors of sums that registers hold beside the weights, and most vectors of a row of them
 #pragma once
