@@ -187,7 +187,7 @@ class PieceLimits:
         longest = int(sequences.lengths[sequences.tails == 0].max(initial=0))  # those with a tail are never cut
         if longest > self.longest and longest > self.cache_tokens:
             raise InputTooLong(
-                f"a sequence has {longest} tokens, --cache-megabytes has room for {int(self.cache_tokens)}"
+                f"a sequence has {longest} tokens, --cache-megabytes has room for texts of {int(self.cache_tokens)}"
             )
 
 
