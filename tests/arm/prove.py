@@ -44,7 +44,7 @@ PACKAGES = ARM / f"packages-{hashlib.sha256(CHOSEN).hexdigest()[:12]}"
 ARM_TESTS = os.environ.get("ARM_TESTS", " ".join(f"tests/unit/worker/{name}" for name in TESTS.split()))
 
 PROCESSOR, CORES = "neoverse-n1", 2
-"""An ARM with NEON and no more: what every ARM of 64 bits can run, this one can."""
+"""An ARM without SVE, BF16 and I8MM."""
 MIDR = "0x00000000413fd0c1"
 CPUINFO = """processor\t: {core}
 BogoMIPS\t: 243.75
