@@ -27,6 +27,7 @@ ROUNDS = {
     "rankings": (1, 1),
     "frontends": (1, 1),
     "host": (3, 1),
+    "states": (5, 1),
     "latency": (3, 1),
     "published": (3, 1),
 }

@@ -184,6 +184,19 @@ def host() -> str:
     return f"{conditions(result)}{bound}\n\n{table(heads, rows)}\n\n{of_messages}"
 
 
+def states() -> str:
+    """Renders how many times faster packed models with states are than by equal length, and in pieces than whole."""
+    result, rows = read("states"), dict[str, list[str]]()
+    for case in result["cases"]:
+        (name, _), ours = case["case"].split(": "), case["sides"][case["ours"]]
+        rows.setdefault(name, [name]).append(number(ours["tokens/s"]["median"]))
+        rows[name] += [shown(over["tokens/s"]) for over in case["ours_over"].values()]
+    settings = result["settings"]
+    texts = f"{settings['texts']} texts of {settings['lengths']} lengths"
+    heads = ["", f"{texts}, tokens/s", "times by equal length", "one long text, tokens/s", "times in pieces"]
+    return f"{conditions(result)}\n\n{table(heads, list(rows.values()))}"
+
+
 def _peers(case: Mapping[str, Any]) -> dict[str, Any]:
     """Selects our figures over those of other products in the number format of our side, by side."""
     return {
@@ -259,6 +272,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "limits-qwen3-0.6b": partial(limits, "offline-qwen3-0.6b"),
     "overload": overload,
     "host": host,
+    "states": states,
     "published": published.summary,
     "goals": accelerator.goals,
     "scaling-costs": scaling_costs,
