@@ -81,6 +81,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "gemma3n_text": {"num_kv_shared_layers": 0, "activation_sparsity_pattern": [0.0] * LAYERS},
     "glm5_next_text": {"num_key_value_heads": 4, "qk_rope_head_dim": 0}
     | {"linear_head_dim": 16, "linear_num_heads": 4},
+    "falcon_h1": {"mamba_d_ssm": 64, "mamba_d_head": 16},
     "funnel": {"block_sizes": [1, 1, 1], "num_decoder_layers": 1, "d_head": 16},
     # Heads of 512 numbers, the default of these types, magnify rounding errors.
     **{key: {"global_head_dim": 32} for key in ("embedding_gemma2_text", "gemma4_text", "gemma4_unified_text")},
@@ -98,6 +99,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("granitemoe", "hrm_text"), NARROW),
     # A gated delta net normalises each head's output, which random weights often leave near zero.
     **{key: {"initializer_range": 0.05} for key in ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")},
+    "nemotron_h": {"mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 16},
     "qwen4_exp_text": {"indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 16}
     | {"indexer_budget": 16, "indexer_compress_ratio": 4},
     "reformer": {"axial_pos_embds_dim": [32, 32], "axial_pos_shape": [16, POSITIONS // 16]},
@@ -114,7 +116,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "mobilebert": {"normalization_type": "layer_norm"},
     "zamba": {"attention_head_dim": 32, "attention_hidden_size": 128, "num_hidden_layers": 4}
     | {"layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"]},
-    "zamba2": {"attention_head_dim": 32, "attention_hidden_size": 128},
+    "zamba2": {"attention_head_dim": 32, "attention_hidden_size": 128, "mamba_headdim": 16},
     "zaya": {"num_experts_per_tok": 1, "initializer_range": 0.1},
 }
 
